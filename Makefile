@@ -1,0 +1,40 @@
+# `make run` and `make test` set everything up by themselves: all they need is Python 3.11 or newer.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: run test lint types tests bench venv clean help
+
+help:          ## list the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+venv: $(STAMP) ## the virtual environment with everything installed
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "faverage needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: $(STAMP)  ## fuse eight models on the bundled digits; print the table and the explanation
+	@$(BIN)/python examples/fuse_digits.py
+
+lint: $(STAMP) ## ruff: format and rules
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+types: $(STAMP) ## mypy, strict, on src/
+	@$(BIN)/mypy
+
+tests: $(STAMP) ## the tests alone
+	@$(BIN)/python -m pytest
+
+test: lint types tests ## lint, types, tests
+
+bench: $(STAMP) ## cost of one training step against the naive step
+	@$(BIN)/python benchmarks/step.py
+
+clean:         ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache build *.egg-info src/*.egg-info

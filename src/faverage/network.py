@@ -1,0 +1,321 @@
+"""The f-average network and its aggregation, AFA: ``(n, K, N)`` scores of K models to ``(n, N)``.
+
+Section 3 of the paper. For each mean j, with f_j applied entry by entry and x the K score vectors side by side,
+
+    x̃_j = f_j⁻¹( W_j f_j(x) ),   W_j ≥ 0, rows of W_j sum to one          (FAverage)
+    x̂   = g( Σ_j A_j x̃_j ),     A_j ≥ 0                                   (AFA)
+
+W_j says which model is trusted for which class, A how the means are mixed, g brings the result to its domain.
+No training code lives here: see ``faverage.fit``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from faverage.means import Mean, get_mean
+from faverage.simplex import in_pieces, project_rows_
+
+__all__ = ["AFA", "FAverage", "Rows"]
+
+Structure = Literal["full", "per_class", "scalar"]
+Output = Literal["softmax", "normalise", "identity"]
+Constraint = Literal["projection", "softmax"]
+MeanSpec = str | Mean | Mapping[str, Any]
+
+DEFAULT_MEANS: tuple[MeanSpec, ...] = ("arithmetic", "geometric", "harmonic")
+_LEAK = 1e-2  # share of the start that the softmax constraint spreads over all entries: it cannot express a zero
+_TINY = 1e-12  # keeps logarithms and divisions of the normalised output finite
+
+
+class Rows(nn.Module):
+    """A matrix whose rows are non-negative and, with ``simplex``, sum to one.
+
+    The set is kept by projection after each step of the optimiser (``project_``), or by construction
+    (``constraint="softmax"``: a softmax, or an exponential where rows need not sum to one, of free numbers).
+
+    >>> rows = Rows(torch.eye(3), simplex=True)
+    >>> with torch.no_grad():
+    ...     _ = rows.raw.add_(torch.randn(3, 3))
+    >>> rows.project_()
+    >>> rows().min().item() >= 0, (rows().sum(-1) - 1).abs().max().item() < 1e-6
+    (True, True)
+    """
+
+    def __init__(self, start: Tensor, *, simplex: bool, constraint: Constraint = "projection") -> None:
+        super().__init__()
+        self.simplex = simplex
+        self.constraint = constraint
+        self.raw = nn.Parameter(torch.empty_like(start))
+        self.threshold: Tensor
+        self.register_buffer("threshold", torch.zeros(len(start), 1, dtype=start.dtype), persistent=False)
+        self.set_(start)
+
+    def forward(self) -> Tensor:
+        """Return the matrix."""
+        if self.constraint == "projection":
+            return self.raw
+        return self.raw.softmax(-1) if self.simplex else self.raw.exp()
+
+    @torch.no_grad()
+    def set_(self, value: Tensor) -> None:
+        """Set the matrix; with the softmax constraint zeros become small positive numbers."""
+        if value.shape != self.raw.shape:
+            raise ValueError(f"value must have shape {tuple(self.raw.shape)}, got {tuple(value.shape)}")
+        if not bool(value.isfinite().all()) or not bool((value >= 0).all()):
+            raise ValueError("value must be finite and non-negative")
+        if self.simplex and not torch.allclose(value.sum(-1), torch.ones_like(value[:, 0]), atol=1e-4):
+            raise ValueError("the rows of value must sum to one")
+        if self.constraint == "projection":
+            self.raw.copy_(value)
+        else:
+            spread = value.sum(-1, keepdim=True) / value.shape[-1]
+            self.raw.copy_(((1 - _LEAK) * value + _LEAK * spread).clamp(min=1e-30).log())
+        self.threshold.zero_()
+
+    @torch.no_grad()
+    def project_(self) -> None:
+        """Bring the matrix back to its set: the nearest such matrix in the Euclidean sense."""
+        if self.constraint == "softmax":
+            return
+        if self.simplex:
+            project_rows_(self.raw, self.threshold)
+        else:
+            self.raw.relu_()
+
+    @torch.no_grad()
+    def center_gradient_(self) -> None:
+        """Replace the gradient g of each simplex row w by g − ⟨w, g⟩.
+
+        The projection ignores a shift of a whole row, but Adam does not: where the entries of g share a sign it makes
+        their steps equal, the projection takes the common shift off again, and the row stands still for ever. Since
+        ⟨w, g⟩ is the multiplier of Σ w = 1 at a minimum, the centred gradient vanishes on the support just there.
+        """
+        if self.simplex and self.constraint == "projection" and self.raw.grad is not None:
+            for row, gradient in zip(in_pieces(self.raw), in_pieces(self.raw.grad), strict=True):
+                gradient.sub_((row * gradient).sum(-1, keepdim=True))
+
+
+class FAverage(nn.Module):
+    """One f-average of K models with a matrix of weights: x̃ = f⁻¹(W f(x)) (equation 4 of the paper).
+
+    Args:
+        n_models: K, the number of models.
+        n_outputs: N, the number of classes (or of regression targets).
+        mean: a mean, its name, or ``{"name": ..., **options}``.
+        structure: ``full``, W is N x KN (the paper); ``per_class``, one weight a model and class; ``scalar``, one
+            weight a model.
+        constraint: how the rows of W are kept on the simplex: ``projection`` after each step, or a ``softmax``.
+
+    >>> average = FAverage(n_models=2, n_outputs=3, mean="geometric", structure="scalar")
+    >>> average(torch.tensor([[[0.8, 0.1, 0.1], [0.2, 0.4, 0.4]]]))
+    tensor([[0.4002, 0.2002, 0.2002]], grad_fn=<SubBackward0>)
+    """
+
+    def __init__(
+        self,
+        n_models: int,
+        n_outputs: int,
+        mean: MeanSpec = "arithmetic",
+        structure: Structure = "full",
+        constraint: Constraint = "projection",
+    ) -> None:
+        super().__init__()
+        self.validate = True
+        self.n_models, self.n_outputs = _check_sizes(n_models, n_outputs)
+        self.mean = get_mean(mean)
+        self.structure = _choice("structure", structure, Structure)
+        self.weights = Rows(
+            self.uniform_weights(), simplex=True, constraint=_choice("constraint", constraint, Constraint)
+        )
+
+    def uniform_weights(self) -> Tensor:
+        """Return the start: every model weighs 1/K, and class n is read off class n alone."""
+        if self.structure == "full":
+            return torch.eye(self.n_outputs).repeat(1, self.n_models) / self.n_models
+        n_rows = 1 if self.structure == "scalar" else self.n_outputs
+        return torch.full((n_rows, self.n_models), 1 / self.n_models)
+
+    @property
+    def weight(self) -> Tensor:
+        """W: ``(N, K·N)`` full, ``(N, K)`` per_class, ``(1, K)`` scalar; column k·N + m is class m of model k."""
+        value: Tensor = self.weights()
+        return value
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Map scores ``(n, K, N)`` to their f-average ``(n, N)``."""
+        check_scores(self, scores, (self.mean,))
+        return self._average(scores)
+
+    def _average(self, scores: Tensor) -> Tensor:
+        values = self.mean(scores)
+        if self.structure == "full":
+            mixed = values.flatten(1) @ self.weight.T
+        else:
+            mixed = (values * self.weight.T).sum(1)
+        return self.mean.inverse(mixed)
+
+    def project_(self) -> None:
+        """Bring W back to its set."""
+        self.weights.project_()
+
+
+class AFA(nn.Module):
+    """Aggregated f-averages: several f-averages, mixed by non-negative weights (equations 6–8 of the paper).
+
+    Full AFA has J·N²·(K+1) parameters; the other structures have J·N·(K+1) and J·(K+1).
+
+    Args:
+        n_models: K, the number of models.
+        n_outputs: N, the number of classes (or of regression targets).
+        means: the J means: names, ``Mean`` objects, or ``{"name": ..., **options}``.
+        structure: shape of the weights: ``full`` (the paper), ``per_class`` or ``scalar``.
+        output: g. ``softmax``, probabilities from Σ_j A_j x̃_j as logits (the paper); ``normalise``, divide by the sum;
+            ``identity``, for regression.
+        constraint: ``projection`` after each step (the paper), or a ``softmax`` parametrisation.
+        mixing: the set of A: ``nonnegative`` (the paper) or ``simplex``, rows that sum to one. By default the simplex
+            where g ignores the scale of A or must keep it (normalise, identity), else nonnegative.
+        scale: start of A, which is (scale/J)·I where A is free: softmax of numbers in [0, 1] is nearly flat without it.
+
+    >>> network = AFA(n_models=4, n_outputs=10)
+    >>> sum(p.numel() for p in network.parameters()) == 3 * 10**2 * (4 + 1)
+    True
+    >>> network(torch.rand(5, 4, 10)).shape
+    torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        n_models: int,
+        n_outputs: int,
+        means: Sequence[MeanSpec] = DEFAULT_MEANS,
+        structure: Structure = "full",
+        output: Output = "softmax",
+        constraint: Constraint = "projection",
+        mixing: Literal["nonnegative", "simplex"] | None = None,
+        scale: float = 10.0,
+    ) -> None:
+        super().__init__()
+        self.validate = True
+        self.n_models, self.n_outputs = _check_sizes(n_models, n_outputs)
+        if isinstance(means, str | Mapping | Mean) or not means:
+            raise ValueError(f"means must be a non-empty list of means, got {means!r}")
+        if not 0 < scale < math.inf:
+            raise ValueError(f"scale must be a finite number > 0, got {scale!r}")
+        self.structure = _choice("structure", structure, Structure)
+        self.output = _choice("output", output, Output)
+        self.constraint = _choice("constraint", constraint, Constraint)
+        self.mixing = mixing or ("nonnegative" if output == "softmax" else "simplex")
+        if self.mixing not in ("nonnegative", "simplex"):
+            raise ValueError(f"mixing must be 'nonnegative' or 'simplex', got {mixing!r}")
+        self.scale = float(scale)
+        self.averages = nn.ModuleList(FAverage(n_models, n_outputs, m, structure, constraint) for m in means)
+        self.aggregation = Rows(self.uniform_mixing(), simplex=self.mixing == "simplex", constraint=self.constraint)
+
+    @property
+    def means(self) -> tuple[Mean, ...]:
+        """The J means."""
+        return tuple(average.mean for average in self.averages)  # type: ignore[misc]
+
+    @property
+    def mix(self) -> Tensor:
+        """A: ``(N, J·N)`` full, ``(N, J)`` per_class, ``(1, J)`` scalar; column j·N + m is class m of mean j."""
+        value: Tensor = self.aggregation()
+        return value
+
+    def uniform_mixing(self) -> Tensor:
+        """Return the start of A: equal means, each class from itself."""
+        n_means = len(self.averages)
+        each = (1.0 if self.mixing == "simplex" else self.scale) / n_means
+        if self.structure == "full":
+            return torch.eye(self.n_outputs).repeat(1, n_means) * each
+        return torch.full((1 if self.structure == "scalar" else self.n_outputs, n_means), each)
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Map scores ``(n, K, N)`` to fused probabilities (or values) ``(n, N)``."""
+        mixed = self.aggregate(scores)
+        if self.output == "softmax":
+            return mixed.softmax(-1)
+        if self.output == "normalise":
+            mixed = mixed.relu() + _TINY
+            return mixed / mixed.sum(-1, keepdim=True)
+        return mixed
+
+    def log_prob(self, scores: Tensor) -> Tensor:
+        """Map scores ``(n, K, N)`` to log-probabilities ``(n, N)``."""
+        if self.output == "identity":
+            raise ValueError("a network with output='identity' gives no probabilities; use 'softmax' or 'normalise'")
+        if self.output == "softmax":
+            return self.aggregate(scores).log_softmax(-1)
+        return self.forward(scores).log()
+
+    def aggregate(self, scores: Tensor) -> Tensor:
+        """Return Σ_j A_j x̃_j, of shape ``(n, N)``, before g."""
+        check_scores(self, scores, self.means)
+        averaged = [average._average(scores) for average in self.averages]  # type: ignore[operator]
+        if self.structure == "full":
+            return torch.cat(averaged, -1) @ self.mix.T
+        return (torch.stack(averaged, 1) * self.mix.T).sum(1)
+
+    def rows(self) -> list[Rows]:
+        """Return every constrained matrix of the network."""
+        return [module for module in self.modules() if isinstance(module, Rows)]
+
+    def project_(self) -> None:
+        """Bring every weight back to its set; the training loop calls it after each step."""
+        for rows in self.rows():
+            rows.project_()
+
+    def config(self) -> dict[str, Any]:
+        """Return what rebuilds this network untrained: ``AFA(**network.config())``, as plain JSON data."""
+        return {
+            "n_models": self.n_models,
+            "n_outputs": self.n_outputs,
+            "means": [{"name": mean.name, **mean.options()} for mean in self.means],
+            "structure": self.structure,
+            "output": self.output,
+            "constraint": self.constraint,
+            "mixing": self.mixing,
+            "scale": self.scale,
+        }
+
+    def extra_repr(self) -> str:
+        """Say what was built."""
+        return ", ".join(f"{k}={json.dumps(v)}" for k, v in self.config().items() if k != "means")
+
+
+def check_scores(network: FAverage | AFA, scores: Tensor, means: Sequence[Mean]) -> None:
+    """Raise ValueError for scores that ``network`` cannot take.
+
+    Shapes are always checked. Values are checked unless ``network.validate`` is False (``fit`` checks them once and
+    turns it off while it trains) or the network is being traced.
+    """
+    expected = f"(n, {network.n_models}, {network.n_outputs})"
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        kind = f"a {scores.dtype} tensor" if isinstance(scores, Tensor) else type(scores).__name__
+        raise ValueError(f"scores must be a floating-point tensor of shape {expected}, got {kind}")
+    if scores.ndim != 3 or tuple(scores.shape[1:]) != (network.n_models, network.n_outputs):
+        raise ValueError(f"scores must have shape {expected}: examples x models x classes, got {tuple(scores.shape)}")
+    if not network.validate or torch.compiler.is_compiling():
+        return
+    strictest = max(means, key=lambda mean: mean.lower)
+    strictest.check(scores, "scores")
+
+
+def _check_sizes(n_models: int, n_outputs: int) -> tuple[int, int]:
+    for name, value in (("n_models", n_models), ("n_outputs", n_outputs)):
+        if isinstance(value, bool) or int(value) != value or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return int(n_models), int(n_outputs)
+
+
+def _choice(name: str, value: Any, kind: Any) -> Any:
+    if value not in get_args(kind):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(kind)))}, got {value!r}")
+    return value

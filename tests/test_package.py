@@ -1,0 +1,68 @@
+"""The package itself: imports go one way and are cheap, public names exist and are documented."""
+
+import ast
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import faverage
+
+SOURCE = Path(faverage.__file__).parent
+
+# room -> the rooms that it may import from; rooms that are not named here are on top and imported by nobody
+ALLOWED = {
+    "means": set(),
+    "simplex": set(),
+    "network": {"means", "simplex"},
+    "_steps": {"means", "network"},
+    "fit": {"_steps"},
+    "storage": {"network"},
+    "export": {"network", "storage"},
+    "explain": {"network", "_plot"},
+    "_plot": {"explain"},  # for type checking only
+}
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("faverage."):
+            found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("faverage.")}
+    return found
+
+
+def test_imports_go_one_way() -> None:
+    for path in SOURCE.rglob("*.py"):
+        room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        assert room in ALLOWED, f"{room} has no place in the order of rooms"
+        extra = imports_of(path) - ALLOWED[room] - {room}
+        assert not extra, f"{path.name} must not import {extra}"
+
+
+def test_public_names_exist_and_are_documented() -> None:
+    for name in faverage.__all__:
+        assert getattr(faverage, name).__doc__, name
+
+
+def test_import_loads_nothing_heavy() -> None:
+    heavy = {"matplotlib", "pandas", "onnx", "onnxruntime", "fastapi", "uvicorn", "sklearn", "rich", "PIL", "yaml"}
+    code = "import sys, torch; before = set(sys.modules); import faverage; print(*(set(sys.modules) - before))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not heavy & {name.split(".")[0] for name in loaded}
+
+
+def test_import_takes_less_than_one_and_a_half_times_torch() -> None:
+    def seconds(module: str) -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+        return time.perf_counter() - start
+
+    seconds("faverage")  # once, to warm the disk's cache
+    pairs = [(seconds("torch"), seconds("faverage")) for _ in range(5)]
+    assert statistics.median(ours / torch for torch, ours in pairs) < 1.5
