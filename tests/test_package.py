@@ -14,7 +14,8 @@ SOURCE = Path(faverage.__file__).parent
 # room -> the rooms that it may import from; rooms that are not named here are on top and imported by nobody
 ALLOWED = {
     "means": set(),
-    "simplex": set(),
+    "simplex": {"_simplex_triton"},
+    "_simplex_triton": set(),
     "network": {"means", "simplex"},
     "_steps": {"means", "network"},
     "fit": {"_steps"},
@@ -22,6 +23,11 @@ ALLOWED = {
     "export": {"network", "storage"},
     "explain": {"network", "_plot"},
     "_plot": {"explain"},  # for type checking only
+    "align": set(),
+    "fusion": {"align", "explain", "fit", "means", "network", "storage"},
+    "estimators": {"align", "explain", "fusion"},
+    "fuse": {"_plot", "align", "explain", "fusion", "storage"},
+    "cli": {"fuse"},
 }
 
 

@@ -1,12 +1,15 @@
 """The projection against a float64 sort reference and against the KKT conditions."""
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import faverage
 from faverage import project_simplex
-from faverage.simplex import project_rows_
+from faverage.simplex import _project_unwatched_, project_rows_
 
 
 def reference(rows: torch.Tensor) -> torch.Tensor:
@@ -117,3 +120,26 @@ def test_bad_rows_are_named(rows, words: str) -> None:
 def test_bad_start_is_named() -> None:
     with pytest.raises(ValueError, match=r"start must have shape \(3,\)"):
         project_simplex(torch.rand(3, 4), torch.zeros(3, 1))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("kind", ["random", "uniform, long", "sparse", "tied", "zero", "one entry", "inside already"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_captured_version_is_exact(kind: str, dtype: torch.dtype, kernel: bool, monkeypatch) -> None:
+    if not kernel:
+        monkeypatch.setitem(sys.modules, "faverage._simplex_triton", None)
+        monkeypatch.delattr(faverage, "_simplex_triton", raising=False)
+    rows = ROWS[kind]().to("cuda", dtype)
+    threshold = torch.zeros(len(rows), 1, device="cuda", dtype=dtype)
+    for _ in range(2):  # the second time from the threshold of the first
+        work = rows.clone()
+        _project_unwatched_(work, threshold)
+    assert (work.double().cpu() - reference(rows.cpu())).abs().max() < 1e-6
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", ROWS)
+def test_gpu_equals_the_sort_reference(kind: str) -> None:
+    rows = ROWS[kind]()
+    assert (project_simplex(rows.cuda()).double().cpu() - reference(rows)).abs().max() < 1e-6

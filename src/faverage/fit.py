@@ -138,7 +138,7 @@ def _train(
         for batch in batches(len(data.scores), batch_size, generator).to(data.scores.device):
             total += step(batch)
         if data.scores.is_cuda:
-            project(network)  # inside the graph a fixed number of passes was made; this one is exact
+            project(network)  # the captured projection could not look at its result; this one does
         loss = float(total) / float(data.weight.sum())
         if _bad(loss, history):
             history.stopped = "diverged"

@@ -75,17 +75,14 @@ def project_rows_(matrix: Tensor, threshold: Tensor) -> None:
     """Project the rows of ``matrix`` in place, starting from ``threshold`` and leaving the new one in it.
 
     The training loop's own version, for matrices whose entries are of the order of one: no shift, no copy, worked in
-    pieces that fit in cache. While a CUDA graph is being captured it makes a fixed number of passes, since nothing may
-    wait for the device then.
+    pieces that fit in cache, or in one kernel on a GPU.
 
     Args:
-        matrix: ``(r, m)``.
+        matrix: ``(r, m)``, contiguous.
         threshold: ``(r, 1)``, any finite numbers.
     """
     if matrix.is_cuda and torch.cuda.is_current_stream_capturing():
-        for _ in range(_CAPTURED_PASSES):
-            threshold.add_(newton_move(matrix, threshold))
-        matrix.sub_(threshold).relu_()
+        _project_unwatched_(matrix, threshold)
         return
     pieces = in_pieces(matrix)
     for piece, theta in zip(pieces, threshold.split(len(pieces[0])), strict=True):
@@ -96,6 +93,26 @@ def project_rows_(matrix: Tensor, threshold: Tensor) -> None:
             theta.copy_(moved[:, None])
         else:
             piece.sub_(theta).relu_()
+
+
+def _project_unwatched_(matrix: Tensor, threshold: Tensor) -> None:
+    """Project while a CUDA graph is being captured, when nothing may wait for the device.
+
+    With Triton, which PyTorch brings along for GPUs, one kernel runs every row to its exact end. Without it, or for
+    very long rows, a fixed number of passes is made: enough from a warm start, and ``fit`` projects once more at the
+    end of each epoch.
+    """
+    try:
+        import faverage._simplex_triton as _simplex_triton
+    except ImportError:
+        pass
+    else:
+        if matrix.shape[1] <= _simplex_triton.LONGEST_ROW:
+            _simplex_triton.project_rows_(matrix, threshold)
+            return
+    for _ in range(_CAPTURED_PASSES):
+        threshold.add_(newton_move(matrix, threshold))
+    matrix.sub_(threshold).relu_()
 
 
 def in_pieces(matrix: Tensor) -> tuple[Tensor, ...]:

@@ -1,0 +1,335 @@
+"""What every fuser is: ``fit`` on labelled scores, ``predict_proba``, growth, and a file on disk.
+
+A fuser takes scores ``(n, K, N)``: n examples, K models, N classes, NaN where a model does not know a class (or, over a
+whole row of a model, gave no answer). A new one defines ``_fit`` and ``_predict``, and is registered by name:
+
+    >>> from faverage.fusion import Fuser, get_fuser, register_fuser
+    >>> @register_fuser("first")
+    ... class First(Fuser):
+    ...     trains = False
+    ...     def _predict(self, scores):
+    ...         return np.nan_to_num(scores[:, 0])
+    >>> get_fuser("first").predict_proba(np.array([[[0.9, 0.1], [0.5, 0.5]]]))
+    array([[0.9, 0.1]])
+    >>> _ = FUSERS.pop("first")
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from faverage.storage import read_tensors, write_tensors
+
+__all__ = ["FUSERS", "Fuser", "fuser_names", "get_fuser", "load_fuser", "register_fuser"]
+
+Array = NDArray[Any]
+FUSERS: dict[str, type[Fuser]] = {}
+F = TypeVar("F", bound="type[Fuser]")
+
+_CHUNK = 1 << 22  # scores worked on at a time when predicting
+_KEPT_ROWS = 10_000  # rows of earlier data that partial_fit trains on again, at most,
+_KEPT_SCORES = 1 << 22  # and how many scores they may hold
+_MERGE_SCORES = 1 << 24  # up to this size equal rows are merged before training
+
+
+class Fuser:
+    """One way to turn K score vectors into one. Options are the constructor's arguments.
+
+    Attributes:
+        n_models: K, once fitted or grown.
+        n_classes: N, likewise.
+    """
+
+    name: ClassVar[str] = ""
+    trains: ClassVar[bool] = True
+    n_models: int = 0
+    n_classes: int = 0
+    _fitted: tuple[int, int] | None = None  # K and N that _fit saw; add_model and add_class leave it behind
+    _kept: tuple[Array, Array, Array] | None = None  # scores, labels and weights for partial_fit
+
+    def fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn from labelled scores, forgetting what was learned before.
+
+        Args:
+            scores: ``(n, K, N)``, non-negative, NaN where a model does not know a class.
+            y: labels ``(n,)`` in 0 … N-1.
+            sample_weight: ``(n,)``; a weight of 2 counts as the same row twice.
+        """
+        scores = check_scores(scores)
+        y, weight = check_labels(scores, y, sample_weight)
+        self._kept = None
+        self._train(scores, y, weight)
+        return self
+
+    def partial_fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn from more labelled scores, together with a sample of the earlier ones (up to 10,000 rows)."""
+        scores = check_scores(scores)
+        y, weight = check_labels(scores, y, sample_weight)
+        if self._fitted is not None and (scores.shape[1] != self.n_models or scores.shape[2] != self.n_classes):
+            raise ValueError(
+                f"scores have {scores.shape[1]} models and {scores.shape[2]} classes, the fuser {self.n_models} and "
+                f"{self.n_classes}; call add_model or add_class first"
+            )
+        if self._kept is not None:
+            old, old_y, old_weight = self._kept
+            old = _grown(old, self.n_models, self.n_classes)
+            scores, y = np.concatenate([old, scores]), np.concatenate([old_y, y])
+            weight = np.concatenate([old_weight, weight])
+        self._train(scores, y, weight)
+        return self
+
+    def predict_proba(self, scores: ArrayLike) -> Array:
+        """Return fused probabilities ``(n, N)``; rows sum to one."""
+        scores = check_scores(scores)
+        n, k, classes = scores.shape
+        if self.trains and self._fitted is None:
+            raise ValueError(f"the fuser '{self.name}' is not fitted yet: call fit(scores, y) first")
+        if self._fitted is not None and (k, classes) != (self.n_models, self.n_classes):
+            raise ValueError(
+                f"scores must have shape (n, {self.n_models}, {self.n_classes}): examples x models x classes, "
+                f"got {scores.shape}"
+            )
+        step = max(1, _CHUNK // (k * classes))
+        parts = [self._fuse(scores[i : i + step]) for i in range(0, n, step)]
+        return np.concatenate(parts) if parts else np.empty((0, classes))
+
+    def predict(self, scores: ArrayLike) -> Array:
+        """Return the most probable class ``(n,)`` of each row."""
+        labels: Array = self.predict_proba(scores).argmax(1)
+        return labels
+
+    def add_model(self, n: int = 1) -> Self:
+        """Make room for n more models at the end. They count for nothing until ``partial_fit`` has seen them."""
+        self._need_fit("add_model")
+        self.n_models += n
+        return self
+
+    def add_class(self, n: int = 1) -> Self:
+        """Make room for n more classes at the end.
+
+        Until ``partial_fit`` has seen labelled rows of them, a new class gets the mean probability of the models that
+        know it, and the old classes share the rest in the proportions that were learned.
+        """
+        self._need_fit("add_class")
+        self.n_classes += n
+        return self
+
+    def options(self) -> dict[str, Any]:
+        """Return the constructor's arguments: ``get_fuser(f.name, **f.options())`` is an unfitted copy."""
+        return asdict(self) if is_dataclass(self) and not isinstance(self, type) else {}
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fuser to one safetensors file; ``load_fuser`` reads it back."""
+        if self.trains:
+            self._need_fit("save")
+        state = self._state()
+        config = {
+            "name": self.name,
+            "options": self.options(),
+            "size": [self.n_models, self.n_classes],
+            "fitted": list(self._fitted) if self._fitted else None,
+            "state": {k: v for k, v in state.items() if not isinstance(v, np.ndarray)},
+        }
+        arrays = {f"state.{k}": v for k, v in state.items() if isinstance(v, np.ndarray)}
+        if self._kept is not None:
+            arrays |= {f"kept.{i}": a for i, a in enumerate(self._kept)}
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        return write_tensors(path, "fuser", config, tensors)
+
+    # What a fuser defines --------------------------------------------------------------------------------------------
+
+    def _fit(self, scores: Array, y: Array, weight: Array) -> None:
+        """Learn from checked scores ``(n, K, N)`` (with NaN), labels and weights ``(n,)``; all float64."""
+
+    def _predict(self, scores: Array) -> Array:
+        """Return non-negative scores ``(n, N)`` of checked scores; they are scaled to sum to one afterwards."""
+        raise NotImplementedError
+
+    def _state(self) -> dict[str, Any]:
+        """Return what was learned: arrays, and plain JSON data, by name."""
+        return {}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        """Take back what ``_state`` returned."""
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _train(self, scores: Array, y: Array, weight: Array) -> None:
+        if self.trains:
+            used = merge_rows(scores, y, weight)
+            fresh = copy.copy(self)  # a failed fit leaves the fuser as it was
+            fresh._fit(*used)
+            self.__dict__.update(fresh.__dict__)
+            self._kept = _sample(*used)
+        self.n_models, self.n_classes = scores.shape[1:]
+        self._fitted = (self.n_models, self.n_classes)
+
+    def _fuse(self, scores: Array) -> Array:
+        """Return probabilities of one chunk: what was learned on the first classes, a mean for classes added since."""
+        scores = scores.astype(np.float64)
+        k, n = self._fitted or scores.shape[1:]
+        fused = normalise(self._predict(scores[:, :k, :n]))
+        if n == scores.shape[2]:
+            return fused
+        added = masked_mean(scores[:, :, n:])
+        added /= np.maximum(added.sum(1, keepdims=True), 1)
+        return np.concatenate([fused * (1 - added.sum(1, keepdims=True)), added], 1)
+
+    def _need_fit(self, verb: str) -> None:
+        if self._fitted is None:
+            raise ValueError(f"{verb} needs a fitted fuser: call fit(scores, y) first")
+
+
+def register_fuser(name: str) -> Callable[[F], F]:
+    """Class decorator: make a fuser known to ``get_fuser`` and everything that takes ``fuser=``."""
+
+    def wrap(cls: F) -> F:
+        if name in FUSERS and FUSERS[name].__qualname__ != cls.__qualname__:
+            raise ValueError(f"a fuser named '{name}' exists already: {FUSERS[name].__qualname__}")
+        cls.name = name
+        FUSERS[name] = cls
+        return cls
+
+    return wrap
+
+
+def fuser_names() -> list[str]:
+    """Return the registered names, in order of registration."""
+    return list(FUSERS)
+
+
+def get_fuser(fuser: str | Fuser, **options: Any) -> Fuser:
+    """Return a new fuser by name, or an unfitted copy of a given one."""
+    if isinstance(fuser, Fuser):
+        return type(fuser)(**{**fuser.options(), **options})
+    if not isinstance(fuser, str) or fuser not in FUSERS:
+        raise ValueError(f"unknown fuser {fuser!r}; known are: {', '.join(FUSERS)}")
+    try:
+        return FUSERS[fuser](**options)
+    except TypeError as error:
+        raise ValueError(f"fuser '{fuser}' does not take the options {sorted(options)}: {error}") from None
+
+
+def load_fuser(path: str | Path) -> Fuser:
+    """Read a fuser that ``Fuser.save`` wrote."""
+    config, tensors = read_tensors(path, "fuser")
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    try:
+        fuser = get_fuser(config["name"], **config["options"])
+        fuser.n_models, fuser.n_classes = config["size"]
+        fuser._fitted = tuple(config["fitted"]) if config["fitted"] else None
+        state = {name.removeprefix("state."): a for name, a in arrays.items() if name.startswith("state.")}
+        fuser._set_state({**config["state"], **state})
+        if "kept.0" in arrays:
+            fuser._kept = (arrays["kept.0"], arrays["kept.1"], arrays["kept.2"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not describe a fuser of this version: {error}") from None
+    return fuser
+
+
+def check_scores(scores: ArrayLike) -> Array:
+    """Return scores ``(n, K, N)`` as a float array, or raise ValueError."""
+    scores = np.asarray(scores)
+    if scores.ndim != 3 or 0 in scores.shape[1:]:
+        raise ValueError(f"scores must have shape (n, K, N): examples x models x classes, got {scores.shape}")
+    if not np.issubdtype(scores.dtype, np.floating):
+        scores = scores.astype(np.float64)
+    if scores.size:
+        low, high = np.fmin.reduce(scores, axis=None), np.fmax.reduce(scores, axis=None)
+        if low < 0 or np.isinf(high):
+            raise ValueError(f"scores must be finite and >= 0 (NaN: not known), found {low if low < 0 else high:g}")
+    return scores
+
+
+def check_labels(scores: Array, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Array, Array]:
+    """Return labels and weights ``(n,)`` that fit the scores, or raise ValueError."""
+    n, _, n_classes = scores.shape
+    y = np.asarray(y)
+    if n == 0:
+        raise ValueError("scores must have at least one row to learn from")
+    if y.shape != (n,) or not np.issubdtype(y.dtype, np.integer):
+        raise ValueError(f"y must be whole-number labels of shape ({n},), got {y.dtype} of shape {y.shape}")
+    if y.min() < 0 or y.max() >= n_classes:
+        raise ValueError(f"y must be labels in 0 … {n_classes - 1}, found {y.min() if y.min() < 0 else y.max()}")
+    weight = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    if weight.shape != (n,) or not np.isfinite(weight).all() or weight.min() < 0 or weight.sum() <= 0:
+        raise ValueError(f"sample_weight must be {n} finite, non-negative numbers, not all zero")
+    return y.astype(np.int64), weight
+
+
+def merge_rows(scores: Array, y: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Bring training rows into a canonical form: rows of weight 0 dropped, equal rows merged, the rest in order.
+
+    So the order of the rows does not matter, and a weight of 2 is the same as a row that occurs twice, to the last bit.
+    Data too large for that is left in its order.
+    """
+    if (weight == 0).any():
+        scores, y, weight = scores[weight > 0], y[weight > 0], weight[weight > 0]
+    if scores.size > _MERGE_SCORES:
+        return scores, y, weight
+    scores = scores.astype(np.float64)
+    flat = np.nan_to_num(scores.reshape(len(scores), -1), nan=-1.0)
+    direction = np.sqrt(np.arange(2, flat.shape[1] + 2) % 7.389)  # any fixed direction without ties
+    order = np.lexsort((flat @ direction, y))
+    flat, scores, y, weight = flat[order], scores[order], y[order], weight[order]
+    new = np.concatenate([[True], (flat[1:] != flat[:-1]).any(1) | (y[1:] != y[:-1])])
+    return scores[new], y[new], np.add.reduceat(weight, np.flatnonzero(new))
+
+
+def folds_of(y: Array, n_folds: int) -> Array:
+    """Deal the rows of each class to folds in turn; return each row's fold ``(n,)``.
+
+    After ``merge_rows`` the rows of a class lie in the order of their scores, so folds are alike in class and score.
+    """
+    order = np.argsort(y, kind="stable")
+    fold = np.empty(len(y), dtype=np.int64)
+    fold[order] = np.arange(len(y)) % n_folds
+    return fold
+
+
+def subsample(scores: Array, y: Array, weight: Array, limit: int, seed: int = 0) -> tuple[Array, Array, Array]:
+    """Return at most ``limit`` scores' worth of rows, drawn evenly from the classes."""
+    most = max(1, limit // int(np.prod(scores.shape[1:])))
+    if len(y) <= most:
+        return scores, y, weight
+    order = np.random.default_rng(seed).permutation(len(y))
+    order = order[np.argsort(y[order], kind="stable")]
+    rows = np.sort(order[np.linspace(0, len(y) - 1, most).astype(np.int64)])
+    return scores[rows], y[rows], weight[rows]
+
+
+def normalise(values: Array) -> Array:
+    """Scale rows to sum to one; rows without any mass become uniform."""
+    values = np.where(np.isnan(values), 0.0, values)
+    total = values.sum(1, keepdims=True)
+    safe: Array = np.where(total > 0, values / np.where(total > 0, total, 1.0), 1 / values.shape[1])
+    return safe
+
+
+def masked_mean(scores: Array) -> Array:
+    """Return the mean ``(n, N)`` over the models that know a class, and 0 where none does."""
+    known = ~np.isnan(scores)
+    count = known.sum(1)
+    mean: Array = np.where(known, scores, 0.0).sum(1) / np.maximum(count, 1)
+    return mean
+
+
+def _grown(scores: Array, n_models: int, n_classes: int) -> Array:
+    """Return scores with room for models and classes that came later, as NaN."""
+    extra = (n_models - scores.shape[1], n_classes - scores.shape[2])
+    return np.pad(scores, ((0, 0), (0, extra[0]), (0, extra[1])), constant_values=np.nan)
+
+
+def _sample(scores: Array, y: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Return the rows to train on again later, weighted so that they stand for all."""
+    limit = min(_KEPT_SCORES, _KEPT_ROWS * int(np.prod(scores.shape[1:])))
+    kept, kept_y, kept_weight = subsample(scores, y, weight, limit)
+    return kept.astype(np.float32), kept_y, kept_weight * (weight.sum() / kept_weight.sum())
