@@ -4,10 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test lint types tests bench venv clean help
+.PHONY: run test lint types tests bench bench-fusion venv clean help
 
 help:          ## list the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##/\t/' | expand -t 16
 
 venv: $(STAMP) ## the virtual environment with everything installed
 
@@ -35,6 +35,9 @@ test: lint types tests ## lint, types, tests
 
 bench: $(STAMP) ## cost of one training step against the naive step
 	@$(BIN)/python benchmarks/step.py
+
+bench-fusion: $(STAMP) ## every fuser on scikit-learn's bundled data; about ten minutes
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fusion.py --json results/fusion.json --markdown docs/fusion.md
 
 clean:         ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache build *.egg-info src/*.egg-info

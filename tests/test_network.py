@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from faverage import AFA, FAverage, get_mean, mean_names
-from faverage.network import Rows
+from faverage.rows import Rows
 
 STRUCTURES = ("full", "per_class", "scalar")
-OUTPUTS = ("softmax", "normalise", "identity")
+OUTPUTS = ("softmax", "normalise", "power", "identity")
 CONSTRAINTS = ("projection", "softmax")
 K, N = 3, 4
 
@@ -42,7 +42,7 @@ def test_shapes_counts_and_constraints(structure: str, output: str, constraint: 
     fused = network(probabilities())
     assert fused.shape == (6, N)
     size = {"full": 3 * N * N * (K + 1), "per_class": 3 * N * (K + 1), "scalar": 3 * (K + 1)}[structure]
-    assert sum(p.numel() for p in network.parameters()) == size
+    assert sum(p.numel() for p in network.parameters()) == size + (output == "power")
     for average in network.averages:
         assert average.weight.min() >= 0 and torch.allclose(average.weight.sum(1), torch.ones(1), atol=1e-6)
     assert network.mix.min() >= 0
@@ -67,6 +67,17 @@ def test_both_constraints_start_close_to_each_other() -> None:
     for structure in STRUCTURES:
         a, b = (AFA(K, N, structure=structure, constraint=c)(scores) for c in CONSTRAINTS)
         assert (a - b).abs().max() < 0.05
+
+
+def test_power_output_with_the_geometric_mean_is_the_log_opinion_pool() -> None:
+    network = AFA(K, N, means=[{"name": "geometric", "eps": 0.01}], structure="scalar", output="power", floor=0.01)
+    weight = torch.tensor([[0.5, 0.2, 0.3]])
+    network.averages[0].weights.set_(weight)
+    with torch.no_grad():
+        network.log_temperature.fill_(0.7)
+    scores = probabilities()
+    pool = (scores + 0.01).pow(torch.tensor(0.7).exp() * weight.reshape(1, K, 1)).prod(1)
+    assert torch.allclose(network(scores), pool / pool.sum(1, keepdim=True), atol=1e-6)
 
 
 @pytest.mark.parametrize("mixing", ["nonnegative", "simplex"])
@@ -119,6 +130,7 @@ def test_config_rebuilds_the_network() -> None:
         (lambda: AFA(2, 3, constraint="none"), "constraint must be one of"),
         (lambda: AFA(2, 3, mixing="free"), "mixing must be"),
         (lambda: AFA(2, 3, scale=0), "scale must be"),
+        (lambda: AFA(2, 3, floor=0), "floor must be"),
         (lambda: AFA(2, 3)(torch.rand(5, 3, 2)), r"scores must have shape \(n, 2, 3\).*got \(5, 3, 2\)"),
         (lambda: AFA(2, 3)(torch.rand(5, 6)), r"got \(5, 6\)"),
         (lambda: AFA(2, 3)(torch.ones(5, 2, 3, dtype=torch.long)), "floating-point"),

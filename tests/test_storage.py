@@ -21,7 +21,7 @@ def trained(structure: str = "full", **options) -> AFA:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("output", ["softmax", "normalise", "identity"])
+@pytest.mark.parametrize("output", ["softmax", "normalise", "power", "identity"])
 @pytest.mark.parametrize("constraint", ["projection", "softmax"])
 @pytest.mark.parametrize("structure", ["full", "per_class", "scalar"])
 def test_round_trip(tmp_path, structure: str, constraint: str, output: str, dtype: torch.dtype) -> None:
@@ -78,7 +78,7 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch) -> None:
     assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("output", ["softmax", "normalise", "identity"])
+@pytest.mark.parametrize("output", ["softmax", "normalise", "power", "identity"])
 @pytest.mark.parametrize("structure", ["full", "per_class", "scalar"])
 def test_onnx_agrees(tmp_path, structure: str, output: str) -> None:
     import onnxruntime

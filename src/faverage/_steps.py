@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from faverage.means import Mean
-from faverage.network import AFA, Rows
+from faverage.network import AFA
+from faverage.rows import Rows
 
 Loss = Literal["cross-entropy", "squared"]
 

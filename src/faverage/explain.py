@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from faverage.network import AFA, FAverage
+from faverage.network import AFA
 
 __all__ = ["Explanation", "Table", "explain"]
 
@@ -126,23 +126,26 @@ def explain(network: AFA, models: Sequence[str] | None = None, classes: Sequence
     """
     if not isinstance(network, AFA):
         raise ValueError(f"network must be an AFA, got {type(network).__name__}")
-    model_names = _names("models", models, network.n_models, "model {}")
-    class_names = _names("classes", classes, network.n_outputs, "{}")
-    by_mean, by_model = shares(network)
-
+    model_names = check_names("models", models, network.n_models, "model {}")
+    class_names = check_names("classes", classes, network.n_outputs, "{}")
     mean_names = _distinct([m.name for m in network.means], [m.options() for m in network.means])
-    means = Table(("mean", "share"), [(n, float(s)) for n, s in zip(mean_names, by_mean.mean(0), strict=True)])
-    rows = [(c, m, float(by_model[i, k])) for i, c in enumerate(class_names) for k, m in enumerate(model_names)]
+    return from_shares(*shares(network), mean_names, model_names, class_names)
+
+
+def from_shares(
+    by_mean: Tensor, by_model: Tensor, means: Sequence[str], models: Sequence[str], classes: Sequence[str]
+) -> Explanation:
+    """Return the explanation of shares ``(N, J)`` of means and ``(N, K)`` of models, rows summing to one."""
+    overall = Table(("mean", "share"), [(n, float(s)) for n, s in zip(means, by_mean.mean(0), strict=True)])
+    rows = [(c, m, float(by_model[i, k])) for i, c in enumerate(classes) for k, m in enumerate(models)]
     best, which, mean = *by_model.max(1), by_mean.argmax(1)
-    trusted = [
-        (c, model_names[int(which[i])], float(best[i]), mean_names[int(mean[i])]) for i, c in enumerate(class_names)
-    ]
+    trusted = [(c, models[int(which[i])], float(best[i]), means[int(mean[i])]) for i, c in enumerate(classes)]
     return Explanation(
-        means,
+        overall,
         Table(("class", "model", "share"), rows),
         Table(("class", "model", "share", "mean"), trusted),
         by_model.float().cpu(),
-        (model_names, class_names),
+        (tuple(models), tuple(classes)),
     )
 
 
@@ -151,8 +154,7 @@ def shares(network: AFA) -> tuple[Tensor, Tensor]:
     n, k, j = network.n_outputs, network.n_models, len(network.means)
     mix = network.mix.double()
     weights = []
-    for average in network.averages:
-        assert isinstance(average, FAverage)
+    for average in network.branches:
         weight = average.weight.double()
         weights.append(weight.reshape(n, k, n).sum(-1) if network.structure == "full" else weight.expand(n, k))
     trust = torch.stack(weights)  # (J, N, K)
@@ -171,7 +173,8 @@ def shares(network: AFA) -> tuple[Tensor, Tensor]:
     )
 
 
-def _names(argument: str, given: Sequence[Any] | None, n: int, default: str) -> tuple[str, ...]:
+def check_names(argument: str, given: Sequence[Any] | None, n: int, default: str) -> tuple[str, ...]:
+    """Return n names: those given, or the default with each number in it."""
     if given is None:
         return tuple(default.format(i) for i in range(n))
     if len(given) != n:

@@ -20,86 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from faverage.means import Mean, get_mean
-from faverage.simplex import in_pieces, project_rows_
+from faverage.rows import Constraint, Rows
 
-__all__ = ["AFA", "FAverage", "Rows"]
+__all__ = ["AFA", "FAverage"]
 
 Structure = Literal["full", "per_class", "scalar"]
-Output = Literal["softmax", "normalise", "identity"]
-Constraint = Literal["projection", "softmax"]
+Output = Literal["softmax", "normalise", "power", "identity"]
 MeanSpec = str | Mean | Mapping[str, Any]
 
 DEFAULT_MEANS: tuple[MeanSpec, ...] = ("arithmetic", "geometric", "harmonic")
-_LEAK = 1e-2  # share of the start that the softmax constraint spreads over all entries: it cannot express a zero
 _TINY = 1e-12  # keeps logarithms and divisions of the normalised output finite
-
-
-class Rows(nn.Module):
-    """A matrix whose rows are non-negative and, with ``simplex``, sum to one.
-
-    The set is kept by projection after each step of the optimiser (``project_``), or by construction
-    (``constraint="softmax"``: a softmax, or an exponential where rows need not sum to one, of free numbers).
-
-    >>> rows = Rows(torch.eye(3), simplex=True)
-    >>> with torch.no_grad():
-    ...     _ = rows.raw.add_(torch.randn(3, 3))
-    >>> rows.project_()
-    >>> rows().min().item() >= 0, (rows().sum(-1) - 1).abs().max().item() < 1e-6
-    (True, True)
-    """
-
-    def __init__(self, start: Tensor, *, simplex: bool, constraint: Constraint = "projection") -> None:
-        super().__init__()
-        self.simplex = simplex
-        self.constraint = constraint
-        self.raw = nn.Parameter(torch.empty_like(start))
-        self.threshold: Tensor
-        self.register_buffer("threshold", torch.zeros(len(start), 1, dtype=start.dtype), persistent=False)
-        self.set_(start)
-
-    def forward(self) -> Tensor:
-        """Return the matrix."""
-        if self.constraint == "projection":
-            return self.raw
-        return self.raw.softmax(-1) if self.simplex else self.raw.exp()
-
-    @torch.no_grad()
-    def set_(self, value: Tensor) -> None:
-        """Set the matrix; with the softmax constraint zeros become small positive numbers."""
-        if value.shape != self.raw.shape:
-            raise ValueError(f"value must have shape {tuple(self.raw.shape)}, got {tuple(value.shape)}")
-        if not bool(value.isfinite().all()) or not bool((value >= 0).all()):
-            raise ValueError("value must be finite and non-negative")
-        if self.simplex and not torch.allclose(value.sum(-1), torch.ones_like(value[:, 0]), atol=1e-4):
-            raise ValueError("the rows of value must sum to one")
-        if self.constraint == "projection":
-            self.raw.copy_(value)
-        else:
-            spread = value.sum(-1, keepdim=True) / value.shape[-1]
-            self.raw.copy_(((1 - _LEAK) * value + _LEAK * spread).clamp(min=1e-30).log())
-        self.threshold.zero_()
-
-    @torch.no_grad()
-    def project_(self) -> None:
-        """Bring the matrix back to its set: the nearest such matrix in the Euclidean sense."""
-        if self.constraint == "softmax":
-            return
-        if self.simplex:
-            project_rows_(self.raw, self.threshold)
-        else:
-            self.raw.relu_()
-
-    @torch.no_grad()
-    def center_gradient_(self) -> None:
-        """Replace the gradient g of each simplex row w by g − ⟨w, g⟩.
-
-        The projection ignores a shift of a whole row, but Adam does not: where the entries of g share a sign it makes
-        their steps equal, the projection takes the common shift off again, and the row stands still for ever. Since
-        ⟨w, g⟩ is the multiplier of Σ w = 1 at a minimum, the centred gradient vanishes on the support just there.
-        """
-        if self.simplex and self.constraint == "projection" and self.raw.grad is not None:
-            for row, gradient in zip(in_pieces(self.raw), in_pieces(self.raw.grad), strict=True):
-                gradient.sub_((row * gradient).sum(-1, keepdim=True))
 
 
 class FAverage(nn.Module):
@@ -176,12 +106,14 @@ class AFA(nn.Module):
         n_outputs: N, the number of classes (or of regression targets).
         means: the J means: names, ``Mean`` objects, or ``{"name": ..., **options}``.
         structure: shape of the weights: ``full`` (the paper), ``per_class`` or ``scalar``.
-        output: g. ``softmax``, probabilities from Σ_j A_j x̃_j as logits (the paper); ``normalise``, divide by the sum;
-            ``identity``, for regression.
+        output: g. ``softmax``, probabilities from x̂ = Σ_j A_j x̃_j as logits (the paper); ``normalise``, x̂ / Σ x̂;
+            ``power``, (x̂ + floor)^T scaled to sum to one, with one more parameter, the temperature T > 0: with the
+            geometric mean of the same eps this is the log-opinion pool; ``identity``, for regression.
         constraint: ``projection`` after each step (the paper), or a ``softmax`` parametrisation.
         mixing: the set of A: ``nonnegative`` (the paper) or ``simplex``, rows that sum to one. By default the simplex
             where g ignores the scale of A or must keep it (normalise, identity), else nonnegative.
         scale: start of A, which is (scale/J)·I where A is free: softmax of numbers in [0, 1] is nearly flat without it.
+        floor: what ``power`` adds to x̂.
 
     >>> network = AFA(n_models=4, n_outputs=10)
     >>> sum(p.numel() for p in network.parameters()) == 3 * 10**2 * (4 + 1)
@@ -200,28 +132,42 @@ class AFA(nn.Module):
         constraint: Constraint = "projection",
         mixing: Literal["nonnegative", "simplex"] | None = None,
         scale: float = 10.0,
+        floor: float = 1e-3,
     ) -> None:
         super().__init__()
         self.validate = True
         self.n_models, self.n_outputs = _check_sizes(n_models, n_outputs)
         if isinstance(means, str | Mapping | Mean) or not means:
             raise ValueError(f"means must be a non-empty list of means, got {means!r}")
-        if not 0 < scale < math.inf:
-            raise ValueError(f"scale must be a finite number > 0, got {scale!r}")
+        for name, value in (("scale", scale), ("floor", floor)):
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
         self.structure = _choice("structure", structure, Structure)
         self.output = _choice("output", output, Output)
         self.constraint = _choice("constraint", constraint, Constraint)
         self.mixing = mixing or ("nonnegative" if output == "softmax" else "simplex")
         if self.mixing not in ("nonnegative", "simplex"):
             raise ValueError(f"mixing must be 'nonnegative' or 'simplex', got {mixing!r}")
-        self.scale = float(scale)
+        self.scale, self.floor = float(scale), float(floor)
+        if output == "power":
+            self.log_temperature = nn.Parameter(torch.zeros(()))
         self.averages = nn.ModuleList(FAverage(n_models, n_outputs, m, structure, constraint) for m in means)
         self.aggregation = Rows(self.uniform_mixing(), simplex=self.mixing == "simplex", constraint=self.constraint)
 
     @property
+    def branches(self) -> list[FAverage]:
+        """The J f-averages, ``self.averages`` as a plain list."""
+        return list(self.averages)  # type: ignore[arg-type]
+
+    @property
     def means(self) -> tuple[Mean, ...]:
         """The J means."""
-        return tuple(average.mean for average in self.averages)  # type: ignore[misc]
+        return tuple(average.mean for average in self.branches)
+
+    @property
+    def temperature(self) -> Tensor:
+        """T, of the output ``power``; 1 for the others."""
+        return self.log_temperature.exp() if self.output == "power" else torch.ones(())
 
     @property
     def mix(self) -> Tensor:
@@ -240,8 +186,8 @@ class AFA(nn.Module):
     def forward(self, scores: Tensor) -> Tensor:
         """Map scores ``(n, K, N)`` to fused probabilities (or values) ``(n, N)``."""
         mixed = self.aggregate(scores)
-        if self.output == "softmax":
-            return mixed.softmax(-1)
+        if self.output in ("softmax", "power"):
+            return self._logits(mixed).softmax(-1)
         if self.output == "normalise":
             mixed = mixed.relu() + _TINY
             return mixed / mixed.sum(-1, keepdim=True)
@@ -250,15 +196,20 @@ class AFA(nn.Module):
     def log_prob(self, scores: Tensor) -> Tensor:
         """Map scores ``(n, K, N)`` to log-probabilities ``(n, N)``."""
         if self.output == "identity":
-            raise ValueError("a network with output='identity' gives no probabilities; use 'softmax' or 'normalise'")
-        if self.output == "softmax":
-            return self.aggregate(scores).log_softmax(-1)
+            raise ValueError(
+                "a network with output='identity' gives no probabilities; use 'softmax', 'normalise' or 'power'"
+            )
+        if self.output in ("softmax", "power"):
+            return self._logits(self.aggregate(scores)).log_softmax(-1)
         return self.forward(scores).log()
+
+    def _logits(self, mixed: Tensor) -> Tensor:
+        return mixed if self.output == "softmax" else self.temperature * (mixed.relu() + self.floor).log()
 
     def aggregate(self, scores: Tensor) -> Tensor:
         """Return Σ_j A_j x̃_j, of shape ``(n, N)``, before g."""
         check_scores(self, scores, self.means)
-        averaged = [average._average(scores) for average in self.averages]  # type: ignore[operator]
+        averaged = [average._average(scores) for average in self.branches]
         if self.structure == "full":
             return torch.cat(averaged, -1) @ self.mix.T
         return (torch.stack(averaged, 1) * self.mix.T).sum(1)
@@ -283,6 +234,7 @@ class AFA(nn.Module):
             "constraint": self.constraint,
             "mixing": self.mixing,
             "scale": self.scale,
+            "floor": self.floor,
         }
 
     def extra_repr(self) -> str:

@@ -1,0 +1,105 @@
+"""A learner on disk: ``learner.safetensors`` (heads, memory, configuration) and ``fuser.safetensors`` in one folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from faverage.fscil.heads import LinearHead, PrototypeHead
+from faverage.fscil.learner import FewShotLearner
+from faverage.fscil.memory import Memory
+from faverage.fusion import Fuser, load_fuser
+from faverage.storage import read_tensors, write_tensors
+
+OPTIONS = (
+    "fuser",
+    "fuser_options",
+    "rehearsal",
+    "draws",
+    "temperature",
+    "padding",
+    "threshold",
+    "scope",
+    "hold_out",
+    "seed",
+)
+
+
+def save_learner(learner: FewShotLearner, folder: Path) -> Path:
+    """Write to a new folder beside ``folder``, then put it in its place: what is there is always whole."""
+    if not learner.classes:
+        raise ValueError("save needs a learner that knows its base classes: call fit_base(X, y) first")
+    if isinstance(learner.fuser, Fuser):
+        raise ValueError("a learner with a fuser object cannot be saved; give the fuser by name and fuser_options")
+    try:
+        json.dumps(learner.classes)
+    except TypeError:
+        raise ValueError("class labels must be text or numbers to be saved") from None
+    linear, *later = learner.heads
+    assert isinstance(linear, LinearHead)
+    config = {
+        "options": {name: getattr(learner, name) for name in OPTIONS},
+        "classes": learner.classes,
+        "sessions": [len(session) for session in learner.sessions],
+        "tau": learner.tau,
+        "length": learner.memory.length,
+        "heads": [[head.first, head.n_classes] for head in later if isinstance(head, PrototypeHead)],
+        "fused": learner.fitted is not None,
+    }
+    memory = learner.memory
+    arrays = {
+        "weight": linear.weight,
+        "bias": linear.bias,
+        "prototypes": learner.prototypes,
+        "base": memory.base,
+        "base_labels": memory.base_labels,
+        "residuals": memory.residuals,
+        **{f"shots.{c}": shots for c, shots in memory.shots.items()},
+    }
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        write_tensors(fresh / "learner.safetensors", "learner", config, tensors)
+        if learner.fitted is not None:
+            learner.fitted.save(fresh / "fuser.safetensors")
+        fresh.chmod(0o755)
+        if folder.exists():
+            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
+            folder.rename(old / "learner")
+            fresh.rename(folder)
+            shutil.rmtree(old)
+        else:
+            fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return folder
+
+
+def load_learner(folder: Path, backbone: Callable[[Any], Any] | None) -> FewShotLearner:
+    """Read what ``save_learner`` wrote."""
+    config, tensors = read_tensors(folder / "learner.safetensors", "learner")
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    try:
+        learner = FewShotLearner(backbone, **config["options"])
+        learner.classes, learner.tau = config["classes"], config["tau"]
+        ends = np.cumsum(config["sessions"]).tolist()
+        learner.sessions = [learner.classes[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+        learner.prototypes = arrays["prototypes"]
+        shots = {int(name.split(".")[1]): a for name, a in arrays.items() if name.startswith("shots.")}
+        learner.memory = Memory(
+            arrays["base"], arrays["base_labels"], arrays["residuals"], config["length"], dict(sorted(shots.items()))
+        )
+        learner.heads = [LinearHead(arrays["weight"], arrays["bias"])]
+        learner.heads += [PrototypeHead(learner.prototypes[a:b], learner.tau, a) for a, b in config["heads"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder} does not hold a learner of this version: {error}") from None
+    learner.fitted = load_fuser(folder / "fuser.safetensors") if config["fused"] else None
+    return learner

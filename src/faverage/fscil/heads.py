@@ -1,0 +1,94 @@
+"""Classifier heads on frozen features ``(n, d)``: the linear head of the base session, and nearest prototypes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LinearHead", "PrototypeHead", "unit"]
+
+Array = NDArray[Any]
+
+
+def unit(features: Array) -> Array:
+    """Scale rows to length one (rows of zeros stay)."""
+    length = np.linalg.norm(features, axis=-1, keepdims=True)
+    return np.asarray(features / np.where(length > 0, length, 1.0))
+
+
+def softmax(logits: Array) -> Array:
+    """Return the softmax of the last dimension."""
+    e = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+@dataclass
+class LinearHead:
+    """softmax(W f + b) on features as the backbone gives them: the base session's own classifier.
+
+    Attributes:
+        weight: ``(C, d)``.
+        bias: ``(C,)``.
+    """
+
+    weight: Array
+    bias: Array
+
+    @property
+    def n_classes(self) -> int:
+        """C; the head knows the first C classes."""
+        return len(self.weight)
+
+    def scores(self, features: Array) -> Array:
+        """Return probabilities ``(n, C)``."""
+        return softmax(features @ self.weight.T + self.bias)
+
+
+@dataclass
+class PrototypeHead:
+    """Nearest prototypes as probabilities: softmin(τ ‖z − z̄_c‖²) with z = f/‖f‖ (equations 10–13 of the paper).
+
+    Attributes:
+        prototypes: ``(C, d)``, means of normalised features, not normalised again.
+        temperature: τ.
+        first: the class of the first prototype; the head knows the classes from there on.
+    """
+
+    prototypes: Array
+    temperature: float
+    first: int = 0
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes up to the last one that the head knows."""
+        return self.first + len(self.prototypes)
+
+    def distances(self, features: Array) -> Array:
+        """Return squared distances ``(n, C)`` of normalised features to the prototypes."""
+        z = unit(features)
+        squared = (z**2).sum(1, keepdims=True) + (self.prototypes**2).sum(1) - 2 * z @ self.prototypes.T
+        return np.asarray(np.maximum(squared, 0.0))
+
+    def scores(self, features: Array) -> Array:
+        """Return probabilities ``(n, C)``."""
+        return softmax(-self.temperature * self.distances(features))
+
+
+def learn_temperature(head: PrototypeHead, features: Array, labels: Array) -> float:
+    """Return the τ > 0 with the lowest log-loss of ``head`` on labelled features (a search over log τ in 1 … 256)."""
+    from scipy.optimize import minimize_scalar
+
+    distances = head.distances(features)
+    rows = np.arange(len(labels))
+    columns = labels - head.first
+
+    def loss(log_tau: float) -> float:
+        z = -np.exp(log_tau) * distances
+        z -= z.max(1, keepdims=True)
+        return float((np.log(np.exp(z).sum(1)) - z[rows, columns]).mean())
+
+    found = minimize_scalar(loss, bounds=(0.0, float(np.log(256))), method="bounded", options={"xatol": 1e-3})
+    return float(np.exp(found.x))

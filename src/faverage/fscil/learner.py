@@ -1,0 +1,277 @@
+"""The learner of the paper's section 3.4: a frozen backbone, one head a session, a fuser on top."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from faverage.align import Padding
+from faverage.explain import Explanation, explain
+from faverage.fscil.heads import LinearHead, PrototypeHead, learn_temperature, unit
+from faverage.fscil.memory import Memory, Rehearsal
+from faverage.fusion import Fuser, get_fuser
+
+__all__ = ["METHODS", "FewShotLearner"]
+
+Array = NDArray[Any]
+
+# name of a method -> fuser, its options, and the rehearsal where it is not the learner's
+METHODS: dict[str, tuple[str, dict[str, Any], Rehearsal | None]] = {
+    "afa": ("afa-paper", {"structure": "per_class", "epochs": 40}, None),
+    "afa-paper": ("afa-paper", {"epochs": 40}, "shots"),
+}
+_RULES = ("arithmetic", "geometric", "harmonic", "power", "vote")
+
+
+class FewShotLearner:
+    """Learns base classes once, then new classes from a few examples at a time, without forgetting.
+
+    The base session has the linear head of the backbone. Every later session adds a head of nearest prototypes for all
+    classes seen so far. A fuser, trained on rehearsed features, turns the heads' scores into one prediction.
+
+    Args:
+        backbone: None: X are features. Otherwise a function from images to features ``(n, d)``.
+        fuser: ``afa`` (one weight a class, trained by gradient steps), ``afa-paper`` (full matrices and rehearsal of
+            the shots, the paper to the letter), ``prototypes`` (the last head alone), ``no-fine-tuning`` (the base head
+            alone), any fuser of ``faverage.fusion`` by name, or a fuser.
+        fuser_options: options of the fuser.
+        rehearsal: ``residual`` or ``shots``, see ``faverage.fscil.memory``; by default residual, but shots for
+            ``afa-paper``.
+        draws: stand-ins for each new class, with ``residual``.
+        temperature: τ of the prototype heads; None learns it on the held-out base features.
+        padding: how heads are padded with classes that they do not know, for fusers that take no gaps.
+        threshold: t of the padding ``inlierness``.
+        scope: ``all``: a session's head knows all classes so far; ``session``: only its own.
+        hold_out: features of each base class kept for rehearsal, at most, and never more than a sixth of the class.
+        seed: of everything that is drawn.
+
+    >>> rng = np.random.default_rng(0)
+    >>> centres = rng.normal(size=(4, 16)) * 3
+    >>> def examples(classes, n):
+    ...     y = np.repeat(classes, n)
+    ...     return np.abs(centres[y] + rng.normal(size=(len(y), 16))), y
+    >>> learner = FewShotLearner(fuser="afa").fit_base(*examples([0, 1], 60))
+    >>> learner = learner.learn_session(*examples([2, 3], 5))
+    >>> X, y = examples([0, 1, 2, 3], 25)
+    >>> bool((learner.predict(X) == y).mean() > 0.8)
+    True
+    """
+
+    def __init__(
+        self,
+        backbone: Callable[[Any], Any] | None = None,
+        fuser: str | Fuser = "afa",
+        *,
+        fuser_options: dict[str, Any] | None = None,
+        rehearsal: Rehearsal | None = None,
+        draws: int = 50,
+        temperature: float | None = None,
+        padding: Padding = "inlierness",
+        threshold: float = 0.5,
+        scope: Literal["all", "session"] = "all",
+        hold_out: int = 20,
+        seed: int = 0,
+    ) -> None:
+        if isinstance(fuser, str) and fuser not in ("prototypes", "no-fine-tuning"):
+            get_fuser(METHODS.get(fuser, (fuser, {}, None))[0])
+        if rehearsal not in (None, "residual", "shots"):
+            raise ValueError(f"rehearsal must be 'residual' or 'shots', got {rehearsal!r}")
+        if scope not in ("all", "session"):
+            raise ValueError(f"scope must be 'all' or 'session', got {scope!r}")
+        if temperature is not None and not 0 < temperature < np.inf:
+            raise ValueError(f"temperature must be a finite number > 0, got {temperature!r}")
+        if draws < 1 or hold_out < 1:
+            raise ValueError(f"draws and hold_out must be at least 1, got {draws!r} and {hold_out!r}")
+        self.backbone, self.fuser, self.fuser_options = backbone, fuser, dict(fuser_options or {})
+        self.rehearsal, self.draws, self.temperature = rehearsal, draws, temperature
+        self.padding: Padding = padding
+        self.threshold, self.scope, self.hold_out, self.seed = threshold, scope, hold_out, seed
+        self.classes: list[Any] = []
+        self.sessions: list[list[Any]] = []
+        self.heads: list[LinearHead | PrototypeHead] = []
+        self.fitted: Fuser | None = None
+
+    def fit_base(
+        self,
+        X: ArrayLike,
+        y: Sequence[Any] | Array,
+        *,
+        head: tuple[ArrayLike, ArrayLike] | None = None,
+        prototypes: ArrayLike | None = None,
+    ) -> Self:
+        """Learn the base classes.
+
+        Args:
+            X: images, or features ``(n, d)`` without a backbone.
+            y: labels of any type.
+            head: W ``(C, d)`` and b ``(C,)`` of a linear head for the sorted classes; by default one is fitted.
+            prototypes: ``(C, d)``, means of normalised features of the sorted classes. X is then the memory: features
+                that neither head nor prototypes were made from.
+        """
+        features = self._features(X)
+        labels = np.asarray(y)
+        classes, numbers = np.unique(labels, return_inverse=True)
+        if len(features) != len(labels) or len(classes) < 2:
+            raise ValueError(
+                f"fit_base needs one label for each of the {len(features)} examples and at least two classes, "
+                f"got {len(labels)} labels of {len(classes)} classes"
+            )
+        if prototypes is None:
+            kept = held_out(numbers, self.hold_out, self.seed)
+            rest = ~kept
+            means = np.stack([unit(features[rest & (numbers == c)]).mean(0) for c in range(len(classes))])
+            memory = Memory.of_base(features[kept], numbers[kept], means)
+            linear = _fit_head(features[rest], numbers[rest], len(classes)) if head is None else _head(head)
+        else:
+            means = np.asarray(prototypes, dtype=features.dtype)
+            memory = Memory.of_base(features, numbers, means)
+            linear = _fit_head(features, numbers, len(classes)) if head is None else _head(head)
+        if means.shape != (len(classes), features.shape[1]) or linear.weight.shape != means.shape:
+            raise ValueError(
+                f"head and prototypes must have {len(classes)} rows of {features.shape[1]} numbers, one a class, got "
+                f"{linear.weight.shape} and {means.shape}"
+            )
+        self.classes, self.sessions = classes.tolist(), [classes.tolist()]
+        self.heads, self.memory, self.prototypes = [linear], memory, means
+        self.tau = self.temperature or learn_temperature(PrototypeHead(means, 16.0), memory.base, memory.base_labels)
+        self.fitted = None
+        return self
+
+    def learn_session(self, X: ArrayLike, y: Sequence[Any] | Array) -> Self:
+        """Learn new classes from a few examples of each; any number of classes and of shots."""
+        if not self.classes:
+            raise ValueError("learn_session needs the base classes: call fit_base(X, y) first")
+        features, labels = self._features(X), np.asarray(y)
+        if len(features) != len(labels) or len(labels) == 0:
+            raise ValueError(f"learn_session got {len(features)} examples and {len(labels)} labels")
+        new = list(dict.fromkeys(labels.tolist()))
+        known = [label for label in new if label in self.classes]
+        if known:
+            raise ValueError(f"class {known[0]!r} is known already; a session brings new classes only")
+        first = len(self.classes)
+        means = np.stack([unit(features[labels == label]).mean(0) for label in new])
+        for i, label in enumerate(new):
+            self.memory.shots[first + i] = features[labels == label]
+        self.prototypes = np.concatenate([self.prototypes, means])
+        self.classes, self.sessions = [*self.classes, *new], [*self.sessions, new]
+        start = 0 if self.scope == "all" else first
+        self.heads = [*self.heads, PrototypeHead(self.prototypes[start:], self.tau, start)]
+        self.fitted = self._fit_fuser()
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """Return probabilities ``(n, N)`` of all classes seen so far, in the order of ``classes``."""
+        if not self.classes:
+            raise ValueError("the learner knows no classes yet: call fit_base(X, y) first")
+        scores = self.head_scores(X)
+        if len(self.heads) == 1:
+            return scores[:, 0]
+        if self.fuser == "prototypes":
+            return np.nan_to_num(scores[:, -1])
+        if self.fuser == "no-fine-tuning":
+            return np.nan_to_num(scores[:, 0])
+        assert self.fitted is not None
+        return self.fitted.predict_proba(scores)
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Return the most probable label ``(n,)``."""
+        labels = np.empty(len(self.classes), dtype=object)
+        labels[:] = self.classes
+        return np.array(labels[self.predict_proba(X).argmax(1)].tolist())
+
+    def head_scores(self, X: ArrayLike) -> Array:
+        """Return what each head says: ``(n, K, N)``, NaN for classes that came after it (or before, by scope)."""
+        features = self._features(X)
+        scores = np.full((len(features), len(self.heads), len(self.classes)), np.nan, dtype=np.float32)
+        for k, head in enumerate(self.heads):
+            first = head.first if isinstance(head, PrototypeHead) else 0
+            scores[:, k, first : head.n_classes] = head.scores(features)
+        return scores
+
+    def explain(self) -> Explanation:
+        """Return which head is trusted for which class, and with which mean."""
+        models = ["base", *(f"session {k}" for k in range(1, len(self.heads)))]
+        network = getattr(self.fitted, "network", None)
+        if network is not None and hasattr(network, "branches"):
+            return explain(network, models=models, classes=self.classes)
+        if self.fitted is not None and hasattr(self.fitted, "explain"):
+            explanation: Explanation = self.fitted.explain(models=models, classes=self.classes)
+            return explanation
+        raise ValueError("explain needs a learned session and a fuser with weights to read: 'afa' or 'afa-paper'")
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the learner, without its backbone, to a folder."""
+        from faverage.fscil.files import save_learner
+
+        return save_learner(self, Path(folder))
+
+    @classmethod
+    def load(cls, folder: str | Path, backbone: Callable[[Any], Any] | None = None) -> FewShotLearner:
+        """Read a learner that ``save`` wrote; give it its backbone again."""
+        from faverage.fscil.files import load_learner
+
+        return load_learner(Path(folder), backbone)
+
+    def _fit_fuser(self) -> Fuser | None:
+        if self.fuser in ("prototypes", "no-fine-tuning"):
+            return None
+        name, options, rehearsal = METHODS.get(str(self.fuser), (self.fuser, {}, None))
+        options = {**options, **self.fuser_options}
+        if name in _RULES:
+            options = {"padding": self.padding, "threshold": self.threshold, **options}
+        fuser = get_fuser(name, **options)
+        if fuser.trains:
+            kind = self.rehearsal or rehearsal or "residual"
+            rng = np.random.default_rng([self.seed, len(self.heads)])
+            features, labels = self.memory.rehearse(kind, self.prototypes, self.draws, rng)
+            fuser.fit(self._scores_of(features), labels)
+        return fuser
+
+    def _scores_of(self, features: Array) -> Array:
+        backbone, self.backbone = self.backbone, None
+        try:
+            return self.head_scores(features)
+        finally:
+            self.backbone = backbone
+
+    def _features(self, X: ArrayLike) -> Array:
+        features = np.asarray(X if self.backbone is None else self.backbone(X))
+        if features.ndim != 2:
+            raise ValueError(f"features must have shape (n, d), got {features.shape}; images need a backbone")
+        features = features.astype(np.float32, copy=False)
+        if not np.isfinite(features).all():
+            raise ValueError("features must be finite")
+        if self.heads and features.shape[1] != self.prototypes.shape[1]:
+            raise ValueError(f"features must have {self.prototypes.shape[1]} columns, got {features.shape[1]}")
+        return features
+
+
+def held_out(numbers: Array, per_class: int, seed: int) -> Array:
+    """Return a mask of rows to keep for rehearsal: ``per_class`` of each, but at most a sixth, and at least one."""
+    rng = np.random.default_rng(seed)
+    mask = np.zeros(len(numbers), dtype=bool)
+    for c in np.unique(numbers):
+        rows = np.flatnonzero(numbers == c)
+        if len(rows) < 2:
+            raise ValueError(f"base class number {c} has one example; at least two are needed")
+        mask[rng.permutation(rows)[: max(1, min(per_class, len(rows) // 6))]] = True
+    return mask
+
+
+def _head(head: tuple[ArrayLike, ArrayLike]) -> LinearHead:
+    return LinearHead(np.asarray(head[0], dtype=np.float32), np.asarray(head[1], dtype=np.float32))
+
+
+def _fit_head(features: Array, numbers: Array, n_classes: int) -> LinearHead:
+    """Return a linear softmax head, fitted by logistic regression."""
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(max_iter=500).fit(features, numbers)
+    weight, bias = model.coef_, model.intercept_
+    if n_classes == 2:
+        weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+    return _head((weight, bias))

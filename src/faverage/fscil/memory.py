@@ -1,0 +1,65 @@
+"""Rehearsal: the labelled features that the fuser learns from in each session.
+
+Base classes give features that the backbone was not trained on, since predictions on training images are
+over-confident. A new class has its few shots only, and they sit too close to their own prototype to be typical.
+``residual`` draws stand-ins around the prototype instead, with the spread of the base classes:
+
+    z̄_c + r_0 − mean(r_1 … r_m),   r_i residuals of base features to their prototypes, m the number of shots.
+
+The second term is the error of a prototype that is the mean of m shots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from faverage.fscil.heads import unit
+
+__all__ = ["Memory", "Rehearsal"]
+
+Array = NDArray[Any]
+Rehearsal = Literal["residual", "shots"]
+
+
+@dataclass
+class Memory:
+    """Features of earlier sessions.
+
+    Attributes:
+        base: ``(m, d)``, held-out features of base classes, as the backbone gives them.
+        base_labels: ``(m,)``.
+        residuals: ``(m, d)``, normalised base features minus their prototypes.
+        length: mean length of the base features; drawn features get it.
+        shots: for each new class, by number, its shots ``(n_shots, d)``.
+    """
+
+    base: Array
+    base_labels: Array
+    residuals: Array
+    length: float
+    shots: dict[int, Array]
+
+    @classmethod
+    def of_base(cls, base: Array, labels: Array, prototypes: Array) -> Memory:
+        """Start the memory from held-out base features and the prototypes ``(C, d)``."""
+        length = float(np.linalg.norm(base, axis=1).mean())
+        return cls(base, labels, unit(base) - prototypes[labels], length, {})
+
+    def rehearse(self, kind: Rehearsal, prototypes: Array, draws: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return features and labels to train a fuser on: all of the memory, with ``draws`` stand-ins a new class."""
+        features, labels = [self.base], [self.base_labels]
+        for c, shots in self.shots.items():
+            if kind == "residual":
+                chosen = rng.integers(0, len(self.residuals), (draws, 1 + len(shots)))
+                r = self.residuals[chosen]
+                drawn = prototypes[c] + r[:, 0] - r[:, 1:].mean(1)
+                new = (self.length * drawn).astype(self.base.dtype)
+            else:
+                new = shots
+            features.append(new)
+            labels.append(np.full(len(new), c))
+        return np.concatenate(features), np.concatenate(labels)

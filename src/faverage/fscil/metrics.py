@@ -1,0 +1,68 @@
+"""How well a learner does after a session: over all classes, base classes, new classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["forgetting", "macro_f1", "session_metrics"]
+
+Array = NDArray[Any]
+
+
+def macro_f1(y: Array, predicted: Array, n_classes: int) -> float:
+    """Return the mean over classes of 2·TP / (2·TP + FP + FN), 0 where that is undefined.
+
+    >>> macro_f1(np.array([0, 0, 1]), np.array([0, 1, 1]), 3)
+    0.4444444444444444
+    """
+    hits = np.bincount(y[y == predicted], minlength=n_classes)
+    both = np.bincount(y, minlength=n_classes) + np.bincount(predicted, minlength=n_classes)
+    return float(np.mean(np.where(both > 0, 2 * hits / np.maximum(both, 1), 0.0)))
+
+
+def session_metrics(y: Array, predicted: Array, sessions: Sequence[Sequence[int] | Array]) -> dict[str, Any]:
+    """Return the metrics after a session, all in [0, 1].
+
+    Args:
+        y: true classes ``(n,)`` of test examples of every class seen so far, as numbers 0 … N-1.
+        predicted: what the learner said.
+        sessions: the classes of each session up to now; the first are the base classes.
+
+    Returns:
+        ``f1`` (macro), ``accuracy``, ``base`` and ``new`` (accuracy on base and on new classes; new is None in the base
+        session), ``harmonic`` (harmonic mean of the two), and ``by_session``, accuracy on the classes of each session.
+    """
+    y, predicted = np.asarray(y), np.asarray(predicted)
+    right = y == predicted
+    by_session = [float(right[np.isin(y, np.asarray(classes))].mean()) for classes in sessions]
+    base, new = by_session[0], None
+    if len(sessions) > 1:
+        new = float(right[~np.isin(y, np.asarray(sessions[0]))].mean())
+    return {
+        "f1": macro_f1(y, predicted, sum(len(classes) for classes in sessions)),
+        "accuracy": float(right.mean()),
+        "base": base,
+        "new": new,
+        "harmonic": None if new is None else 2 * base * new / (base + new) if base + new > 0 else 0.0,
+        "by_session": by_session,
+    }
+
+
+def forgetting(history: Sequence[dict[str, Any]]) -> float:
+    """Return how much was lost: the mean over earlier sessions of (best accuracy so far − accuracy now).
+
+    Args:
+        history: ``session_metrics`` of every session up to now.
+
+    >>> forgetting([{"by_session": [0.8]}, {"by_session": [0.7, 0.5]}])
+    0.10000000000000009
+    """
+    if len(history) < 2:
+        return 0.0
+    now = history[-1]["by_session"]
+    lost = [max(past["by_session"][k] for past in history[k:-1]) - now[k] for k in range(len(now) - 1)]
+    return float(np.mean(lost))

@@ -1,0 +1,126 @@
+"""What fusers do with arrays of scores: check, merge, deal into folds, thin out, scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[Any]
+
+_KEPT_ROWS = 10_000  # rows of earlier data that partial_fit trains on again, at most,
+_KEPT_SCORES = 1 << 22  # and how many scores they may hold
+_MERGE_SCORES = 1 << 24  # up to this size equal rows are merged before training
+
+
+def check_scores(scores: ArrayLike) -> Array:
+    """Return scores ``(n, K, N)`` as a float array, or raise ValueError."""
+    scores = np.asarray(scores)
+    if scores.ndim != 3 or 0 in scores.shape[1:]:
+        raise ValueError(f"scores must have shape (n, K, N): examples x models x classes, got {scores.shape}")
+    if not np.issubdtype(scores.dtype, np.floating):
+        scores = scores.astype(np.float64)
+    if scores.size:
+        low, high = np.fmin.reduce(scores, axis=None), np.fmax.reduce(scores, axis=None)
+        if low < 0 or np.isinf(high):
+            raise ValueError(f"scores must be finite and >= 0 (NaN: not known), found {low if low < 0 else high:g}")
+    return scores
+
+
+def check_labels(scores: Array, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Array, Array]:
+    """Return labels and weights ``(n,)`` that fit the scores, or raise ValueError."""
+    n, _, n_classes = scores.shape
+    y = np.asarray(y)
+    if n == 0:
+        raise ValueError("scores must have at least one row to learn from")
+    if y.shape != (n,) or not np.issubdtype(y.dtype, np.integer):
+        raise ValueError(f"y must be whole-number labels of shape ({n},), got {y.dtype} of shape {y.shape}")
+    if y.min() < 0 or y.max() >= n_classes:
+        raise ValueError(f"y must be labels in 0 … {n_classes - 1}, found {y.min() if y.min() < 0 else y.max()}")
+    weight = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    if weight.shape != (n,) or not np.isfinite(weight).all() or weight.min() < 0 or weight.sum() <= 0:
+        raise ValueError(f"sample_weight must be {n} finite, non-negative numbers, not all zero")
+    return y.astype(np.int64), weight
+
+
+def merge_rows(scores: Array, y: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Bring training rows into a canonical form: rows of weight 0 dropped, equal rows merged, the rest in order.
+
+    So the order of the rows does not matter, and a weight of 2 is the same as a row that occurs twice, to the last bit.
+    Data too large for that is left in its order.
+    """
+    if (weight == 0).any():
+        scores, y, weight = scores[weight > 0], y[weight > 0], weight[weight > 0]
+    if scores.size > _MERGE_SCORES:
+        return scores, y, weight
+    scores = scores.astype(np.float64)
+    flat = np.nan_to_num(scores.reshape(len(scores), -1), nan=-1.0)
+    direction = np.sqrt(np.arange(2, flat.shape[1] + 2) % 7.389)  # any fixed direction without ties
+    order = np.lexsort((flat @ direction, y))
+    flat, scores, y, weight = flat[order], scores[order], y[order], weight[order]
+    new = np.concatenate([[True], (flat[1:] != flat[:-1]).any(1) | (y[1:] != y[:-1])])
+    return scores[new], y[new], np.add.reduceat(weight, np.flatnonzero(new))
+
+
+def folds_of(y: Array, n_folds: int) -> Array:
+    """Deal the rows of each class to folds in turn; return each row's fold ``(n,)``.
+
+    After ``merge_rows`` the rows of a class lie in the order of their scores, so folds are alike in class and score.
+    """
+    order = np.argsort(y, kind="stable")
+    fold = np.empty(len(y), dtype=np.int64)
+    fold[order] = np.arange(len(y)) % n_folds
+    return fold
+
+
+def subsample(scores: Array, y: Array, weight: Array, limit: int, seed: int = 0) -> tuple[Array, Array, Array]:
+    """Return at most ``limit`` scores' worth of rows, drawn evenly from the classes."""
+    most = max(1, limit // int(np.prod(scores.shape[1:])))
+    if len(y) <= most:
+        return scores, y, weight
+    order = np.random.default_rng(seed).permutation(len(y))
+    order = order[np.argsort(y[order], kind="stable")]
+    rows = np.sort(order[np.linspace(0, len(y) - 1, most).astype(np.int64)])
+    return scores[rows], y[rows], weight[rows]
+
+
+def normalise(values: Array) -> Array:
+    """Scale rows to sum to one; rows without any mass become uniform."""
+    values = np.where(np.isnan(values), 0.0, values)
+    total = values.sum(1, keepdims=True)
+    safe: Array = np.where(total > 0, values / np.where(total > 0, total, 1.0), 1 / values.shape[1])
+    return safe
+
+
+def masked_mean(scores: Array) -> Array:
+    """Return the mean ``(n, N)`` over the models that know a class, and 0 where none does."""
+    known = ~np.isnan(scores)
+    count = known.sum(1)
+    mean: Array = np.where(known, scores, 0.0).sum(1) / np.maximum(count, 1)
+    return mean
+
+
+def grown(scores: Array, n_models: int, n_classes: int) -> Array:
+    """Return scores with room for models and classes that came later, as NaN."""
+    extra = (n_models - scores.shape[1], n_classes - scores.shape[2])
+    return np.pad(scores, ((0, 0), (0, extra[0]), (0, extra[1])), constant_values=np.nan)
+
+
+def sample(scores: Array, y: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Return the rows to train on again later, weighted so that they stand for all."""
+    limit = min(_KEPT_SCORES, _KEPT_ROWS * int(np.prod(scores.shape[1:])))
+    kept, kept_y, kept_weight = subsample(scores, y, weight, limit)
+    return kept.astype(np.float32), kept_y, kept_weight * (weight.sum() / kept_weight.sum())
+
+
+def softmax(z: Array) -> Array:
+    """Return the softmax of the last dimension."""
+    e = np.exp(z - z.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def log_softmax(z: Array) -> Array:
+    """Return the log-softmax of the last dimension."""
+    z = z - z.max(-1, keepdims=True)
+    return np.asarray(z - np.log(np.exp(z).sum(-1, keepdims=True)))

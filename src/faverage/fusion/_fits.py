@@ -1,0 +1,257 @@
+"""Small AFA networks fitted to the optimum: L-BFGS on the whole set, with analytic gradients.
+
+``ScalarFit`` has one weight a model and mean. With aggregated means x̂ = Σ_j a_j x̃_j and p ∝ (x̂ + floor)^T it minimises
+
+    Σ_i CE_i + shrink · Σ_j KL(w_j ‖ uniform) + 5 (log T)²,    w_j, a on the simplex, T > 0.
+
+``LinearFit`` has one weight a model and class, or a full matrix. With one geometric mean, f(x) = log x of members
+softened to (x + e)/(1 + e), AFA with the output ``power`` is log-linear, log p = T W f(x) + const, and so convex in
+B = T W:
+
+    Σ_i CE_i + λ/2 (‖B − B₀‖² + ‖b‖²).
+
+The bias b stands for two constant members, "always" (x = 1, log x = 0) and "never" (x = 0): their weights take up what
+a row of B leaves to sum to T. In the full structure one number may be added to a column of B for all classes without
+any effect, so B ≥ 0 costs nothing. ``network()`` writes either fit as the ``AFA`` module that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from faverage.fusion._arrays import Array, log_softmax, softmax
+from faverage.network import AFA
+
+SOFT = 0.03  # eps of the geometric mean, and the softening of members where there is only one
+SOFTENINGS = (1e-6, 1e-3, SOFT, 1.0)  # copies of each member where models know different classes
+_UNIT = {
+    1e-6: 0.2,
+    1e-3: 0.3,
+    SOFT: 0.5,
+    1.0: 1.0,
+}  # unit of each copy's logarithm in the shrinkage, about 1 / its spread
+_LOG_T_PRIOR = 10.0
+_EPS = 1e-12  # eps of the geometric mean of softened members; log of the member "never"
+
+
+@dataclass
+class ScalarFit:
+    """p ∝ (Σ_j a_j x̃_j + floor)^T with one weight a model in each mean."""
+
+    means: tuple[str, ...]  # of "arithmetic" and "geometric"
+    weights: Array  # (J, K)
+    mix: Array  # (J,)
+    temperature: float
+    floor: float
+
+    @classmethod
+    def fit(
+        cls,
+        x: Array,
+        y: Array,
+        weight: Array,
+        means: tuple[str, ...],
+        *,
+        temperature: bool,
+        shrink: float,
+        floor: float,
+    ) -> ScalarFit:
+        """Fit to probabilities ``(n, K, N)`` without NaN; ``temperature`` False keeps T = 1."""
+        n, k, classes = x.shape
+        j = len(means)
+        by_model = np.ascontiguousarray(x.transpose(0, 2, 1)).reshape(n * classes, k)
+        features = [by_model if mean == "arithmetic" else np.log(by_model + SOFT) for mean in means]
+
+        def unpack(t: Array) -> tuple[Array, Array, float]:
+            return softmax(t[: j * k].reshape(j, k)), softmax(t[j * k : j * k + j]), float(np.exp(t[-1]))
+
+        def objective(t: Array) -> tuple[float, Array]:
+            w, a, big_t = unpack(t)
+            raw = [(f @ v).reshape(n, classes) for f, v in zip(features, w, strict=True)]
+            slope = [np.ones(1) if m == "arithmetic" else np.exp(r) for m, r in zip(means, raw, strict=True)]
+            averaged = [r if m == "arithmetic" else s - SOFT for m, r, s in zip(means, raw, slope, strict=True)]
+            x_hat = sum(v * xt for v, xt in zip(a, averaged, strict=True)) + floor
+            log_x = np.log(x_hat)
+            loss, g = cross_entropy(big_t * log_x, y, weight)
+            log_w, log_t = np.log(w + 1e-30), t[-1]
+            loss += shrink * float((w * log_w).sum()) + 0.5 * _LOG_T_PRIOR * log_t**2
+            out = np.zeros_like(t)
+            out[-1] = big_t * (g * log_x).sum() + _LOG_T_PRIOR * log_t if temperature else 0.0
+            g = big_t * g / x_hat
+            g_a = np.array([(g * xt).sum() for xt in averaged])
+            out[j * k : j * k + j] = a * (g_a - a @ g_a)
+            for i in range(j):
+                g_w = a[i] * (features[i].T @ (g * slope[i]).ravel()) + shrink * (log_w[i] + 1)
+                out[i * k : (i + 1) * k] = w[i] * (g_w - w[i] @ g_w)
+            return loss / weight.sum(), out / weight.sum()
+
+        w, a, big_t = unpack(lbfgs(objective, np.zeros(j * k + j + 1), 200))
+        return cls(means, w, a, big_t, floor)
+
+    def log_prob(self, x: Array) -> Array:
+        """Return log-probabilities ``(n, N)``."""
+        x_hat = np.zeros((len(x), x.shape[2]))
+        for mean, w, a in zip(self.means, self.weights, self.mix, strict=True):
+            f = x if mean == "arithmetic" else np.log(x + SOFT)
+            average = np.matmul(w, f)
+            x_hat += a * (average if mean == "arithmetic" else np.exp(average) - SOFT)
+        return log_softmax(self.temperature * np.log(np.maximum(x_hat, 0) + self.floor))
+
+    def network(self, n_classes: int) -> AFA:
+        """Return the same as an AFA module from ``(n, K, N)``, in float64."""
+        means = [m if m == "arithmetic" else {"name": m, "eps": SOFT} for m in self.means]
+        k = self.weights.shape[1]
+        afa = AFA(k, n_classes, means=means, structure="scalar", output="power", floor=self.floor).double()
+        for average, w in zip(afa.branches, self.weights, strict=True):
+            average.weights.set_(torch.from_numpy(w)[None])
+        afa.aggregation.set_(torch.from_numpy(self.mix)[None])
+        afa.log_temperature.data.fill_(float(np.log(self.temperature)))
+        return afa.eval()
+
+
+@dataclass
+class LinearFit:
+    """log p = B log(softened members) + b, up to a constant: a geometric AFA with constant members."""
+
+    structure: Literal["per_class", "full"]
+    weights: Array  # B: (N, C·K) per class; (N, C·K·N) full, column (copy·K + k)·N + m is class m of model k
+    bias: Array  # (N,)
+    softenings: tuple[float, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        x: Array,
+        y: Array,
+        weight: Array,
+        known: Array,
+        structure: Literal["per_class", "full"],
+        start: Array,
+        *,
+        softenings: tuple[float, ...],
+        shrink: float,
+        warm: LinearFit | None = None,
+    ) -> LinearFit:
+        """Fit to probabilities ``(n, K, N)``, of which the entries ``known`` ``(K, N)`` count.
+
+        ``start`` ``(K,)`` is B₀: the weight of each model's own class, in its copy softened by SOFT.
+        """
+        features, unit, place = linear_features(x, known, structure, softenings)
+        classes = x.shape[2]
+        first = np.zeros((features.shape[-1], classes))
+        own = softenings.index(SOFT)
+        model, column = np.nonzero(known)
+        if structure == "full":
+            first[own * len(model) + np.arange(len(model)), column] = start[model]
+        else:
+            first[own * x.shape[1] + model, column] = start[model]
+        first /= unit[:, None]
+        begin = first if warm is None else place(warm.weights.T) / unit[:, None]
+        size = first.size
+
+        def objective(t: Array) -> tuple[float, Array]:
+            b_matrix, bias = t[:size].reshape(first.shape), t[size:]
+            if structure == "full":
+                logits = features @ b_matrix + bias
+            else:
+                logits = np.matmul(features, b_matrix.T[:, :, None])[:, :, 0].T + bias
+            loss, g = cross_entropy(logits, y, weight)
+            if structure == "full":
+                gradient = features.T @ g
+            else:
+                gradient = np.matmul(np.ascontiguousarray(g.T)[:, None, :], features)[:, 0].T
+            away = b_matrix - first
+            loss += 0.5 * shrink * (float((away**2).sum()) + float(bias @ bias))
+            out = np.concatenate([(gradient + shrink * away).ravel(), g.sum(0) + shrink * bias])
+            return loss / weight.sum(), out / weight.sum()
+
+        bounds = None if structure == "full" else [(0, None)] * size + [(None, None)] * classes
+        bias0 = np.zeros(classes) if warm is None else warm.bias
+        t = lbfgs(objective, np.concatenate([begin.ravel(), bias0]), 100, bounds)
+        fitted = t[:size].reshape(first.shape) * unit[:, None]
+        if structure == "full":
+            dense = np.zeros((len(softenings), known.size, classes))
+            dense[:, known.ravel()] = fitted.reshape(len(softenings), -1, classes)
+            fitted = dense.reshape(-1, classes)
+        return cls(structure, np.ascontiguousarray(fitted.T), t[size:], softenings)
+
+    def log_prob(self, x: Array) -> Array:
+        """Return log-probabilities ``(n, N)``."""
+        logs = soften(x, self.softenings)
+        np.log(logs, out=logs)
+        if self.structure == "full":
+            return log_softmax(logs.reshape(len(x), -1) @ self.weights.T + self.bias)
+        return log_softmax(np.einsum("nkc,ck->nc", logs, self.weights) + self.bias)
+
+    def network(self, n_classes: int) -> AFA:
+        """Return the same as an AFA module from ``members(x)``, ``(n, C·K + 2, N)``, in float64."""
+        b = self.weights - (self.weights.min(0) if self.structure == "full" else 0)
+        never = (self.bias - self.bias.max()) / np.log(_EPS)
+        total = b.sum(1) + never
+        big_t = max(float(total.max()), 1e-9)
+        if self.structure == "full":
+            eye = np.eye(n_classes)
+            rows = np.concatenate([b, (big_t - total)[:, None] * eye, never[:, None] * eye], 1) / big_t
+        else:
+            rows = np.column_stack([b, big_t - total, never]) / big_t
+        k = (b.shape[1] // n_classes if self.structure == "full" else b.shape[1]) + 2
+        mean = {"name": "geometric", "eps": _EPS}
+        afa = AFA(k, n_classes, means=[mean], structure=self.structure, output="power", floor=_EPS).double()
+        afa.branches[0].weights.set_(torch.from_numpy(rows))
+        afa.log_temperature.data.fill_(float(np.log(big_t)))
+        return afa.eval()
+
+    def members(self, x: Array) -> Array:
+        """Return what ``network()`` takes: the softened copies, and the members "always" and "never"."""
+        shape = (len(x), 1, x.shape[2])
+        return np.concatenate([soften(x, self.softenings), np.ones(shape), np.zeros(shape)], 1)
+
+
+def linear_features(
+    x: Array, known: Array, structure: str, softenings: tuple[float, ...]
+) -> tuple[Array, Array, Callable[[Array], Array]]:
+    """Return scaled log members, their units, and a function that picks the known rows of a dense Bᵀ.
+
+    Full: ``(n, C·known)``. Per class: ``(N, n, C·K)``, zero where a model does not know the class.
+    """
+    n, k = x.shape[:2]
+    logs = np.log(soften(x, softenings))  # (n, C·K, N)
+    if structure == "full":
+        inside = np.tile(known.ravel(), len(softenings))
+        unit = np.repeat([_UNIT[e] for e in softenings], int(known.sum()))
+        features = logs.reshape(n, -1)[:, inside] * unit
+        return features, unit, lambda b: b[inside]
+    unit = np.repeat([_UNIT[e] for e in softenings], k)
+    by_class = (logs * np.tile(known, (len(softenings), 1))).transpose(2, 0, 1) * unit
+    return np.ascontiguousarray(by_class), unit, lambda b: b
+
+
+def soften(x: Array, softenings: tuple[float, ...]) -> Array:
+    """Return the copies (x + e)/(1 + e) of every member: ``(n, C·K, N)``."""
+    copies = [(x + e) / (1 + e) for e in softenings]
+    return copies[0] if len(copies) == 1 else np.concatenate(copies, 1)
+
+
+def cross_entropy(logits: Array, y: Array, weight: Array) -> tuple[float, Array]:
+    """Return the weighted sum of losses of logits ``(n, N)``, and its gradient."""
+    rows = np.arange(len(y))
+    z = logits - logits.max(1, keepdims=True)
+    gradient = np.exp(z)
+    total = gradient.sum(1)
+    gradient /= total[:, None]
+    gradient[rows, y] -= 1
+    return float(weight @ (np.log(total) - z[rows, y])), gradient * weight[:, None]
+
+
+def lbfgs(objective: Callable[[Array], Any], start: Array, iterations: int, bounds: Any = None) -> Array:
+    """Minimise; ``objective`` returns value and gradient."""
+    from scipy.optimize import minimize
+
+    options = {"maxiter": iterations, "maxcor": 20, "ftol": 1e-7, "gtol": 1e-5}
+    result: Array = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    return result

@@ -1,0 +1,233 @@
+"""AFA that chooses for itself: structure, means, temperature and shrinkage, by held-out loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from faverage.explain import Explanation, check_names, from_shares, shares
+from faverage.fusion._arrays import Array, folds_of, softmax, subsample
+from faverage.fusion._fits import SOFT, SOFTENINGS, LinearFit, ScalarFit
+from faverage.fusion.base import Fuser, register_fuser
+from faverage.network import AFA
+
+__all__ = ["AFAFuser"]
+
+Fit = ScalarFit | LinearFit
+ARITHMETIC, GEOMETRIC, BOTH = ("arithmetic",), ("geometric",), ("arithmetic", "geometric")
+
+_CHOOSE_SCORES = 1 << 22  # how many scores the choice between candidates looks at, at most,
+_FIT_SCORES = 1 << 24  # and the final fits
+_WORK = 2e7  # rows x features x classes above which different classes are fused with one softening only
+_SHARPNESS = 0.5  # candidates weigh exp(-_SHARPNESS x summed held-out loss)
+_LEAST = 0.01  # candidates of a smaller weight are dropped
+
+
+@register_fuser("afa")
+@dataclass(eq=False)
+class AFAFuser(Fuser):
+    """Aggregated f-averages, fitted to the optimum, with everything chosen by held-out loss.
+
+    Candidates go from the plain mean with K weights to full matrices, each with its shrinkage (see ``_fits``). Each is
+    fitted on all folds but one and judged on that one. Where all models know all classes:
+
+    - scalar: the arithmetic mean (weights free, or shrunk to equal ones; or with a temperature), the geometric mean
+      with a temperature (a log-opinion pool), both means with a temperature;
+    - per_class and full: the geometric mean, shrunk to the scalar one.
+
+    Where models know different classes: arithmetic and both means over padded scores, and full matrices over four
+    softened copies of what each model knows, from strong to weak shrinkage.
+
+    Args:
+        structure: ``auto``, or one of ``scalar``, ``per_class``, ``full``: then one candidate is fitted, and nothing is
+            cross-validated.
+        combine: with ``auto``: ``average``, the candidates' predictions averaged with weights exp(−½ · summed held-out
+            loss), or ``best``, the one network of the lowest held-out loss.
+        folds: how many.
+
+    Attributes:
+        losses: held-out loss of each candidate, by name.
+        weights: share of each candidate that is in use, by name.
+        fits: those candidates.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 200)
+    >>> good = np.eye(3)[y] * 0.6 + rng.dirichlet([1, 1, 1], 200) * 0.4
+    >>> scores = np.stack([good, rng.dirichlet([1, 1, 1], 200)], 1)
+    >>> fuser = AFAFuser().fit(scores, y)
+    >>> explanation = fuser.explain(models=["good", "noise"])
+    >>> explanation.trusted.rows[0][1]
+    'good'
+    """
+
+    structure: Literal["auto", "scalar", "per_class", "full"] = "auto"
+    combine: Literal["average", "best"] = "average"
+    folds: int = 5
+
+    def __post_init__(self) -> None:
+        if self.structure not in ("auto", "scalar", "per_class", "full"):
+            raise ValueError(f"structure must be 'auto', 'scalar', 'per_class' or 'full', got {self.structure!r}")
+        if self.combine not in ("average", "best"):
+            raise ValueError(f"combine must be 'average' or 'best', got {self.combine!r}")
+        if self.folds < 2:
+            raise ValueError(f"folds must be at least 2, got {self.folds!r}")
+        self.losses: dict[str, float] = {}
+        self.weights: dict[str, float] = {}
+        self.fits: dict[str, Fit] = {}
+
+    def _fit(self, scores: Array, y: Array, weight: Array) -> None:
+        known: Array = np.logical_not(np.isnan(scores).all(0))
+        candidates = Candidates(known, self.structure)
+        x, labels, w = subsample(scores, y, weight, _CHOOSE_SCORES)
+        names = candidates.names(len(x))
+        self.losses = {}
+        if len(names) > 1 and len(x) > 1:
+            losses = _held_out(candidates, names, _dense(x), labels, w, min(self.folds, len(x)))
+            total = np.array([losses[name] for name in names])
+            self.losses = {name: float(v / w.sum()) for name, v in zip(names, total, strict=True)}
+            share = softmax(-_SHARPNESS * total) if self.combine == "average" else np.eye(len(total))[total.argmin()]
+            share = np.where(share < _LEAST, 0.0, share)
+            self.weights = {n: float(s / share.sum()) for n, s in zip(names, share, strict=True) if s > 0}
+        else:
+            self.weights = {names[0]: 1.0}
+        x, labels, w = subsample(scores, y, weight, _FIT_SCORES)
+        self.fits = candidates.fit(list(self.weights), _dense(x), labels, w)
+
+    def _predict(self, scores: Array) -> Array:
+        x = _dense(scores)
+        return np.asarray(sum(share * np.exp(self.fits[name].log_prob(x)) for name, share in self.weights.items()))
+
+    def networks(self) -> list[tuple[float, AFA]]:
+        """Return the AFA modules in use with their shares; their weighted mean is the prediction.
+
+        A scalar network takes the padded scores ``(n, K, N)``; the others take ``fit.members(...)`` of them.
+        """
+        self._need_fit("networks")
+        n_classes = (self._fitted or (0, 0))[1]
+        return [(share, self.fits[name].network(n_classes)) for name, share in self.weights.items()]
+
+    def explain(self, models: Sequence[str] | None = None, classes: Sequence[Any] | None = None) -> Explanation:
+        """Return the shares of means and models, averaged over the networks in use.
+
+        What no model decides, a class's constant part, is shown as the model "(prior)".
+        """
+        self._need_fit("explain")
+        k, n = self._fitted or (0, 0)
+        names = (*check_names("models", models, k, "model {}"), "(prior)")
+        labels = check_names("classes", classes, n, "{}")
+        by_mean, by_model = torch.zeros(n, 2).double(), torch.zeros(n, k + 1).double()
+        for share, network in self.networks():
+            mean_share, model_share = (part.detach() for part in shares(network))
+            for j, mean in enumerate(network.means):
+                by_mean[:, BOTH.index(mean.name)] += share * mean_share[:, j]
+            if network.structure == "scalar":
+                by_model[:, :k] += share * model_share
+            else:
+                by_model[:, :k] += share * model_share[:, :-2].reshape(n, -1, k).sum(1)
+                by_model[:, k] += share * model_share[:, -2:].sum(1)
+        if float(by_model[:, k].max()) < 5e-4:
+            by_model, names = by_model[:, :k] / by_model[:, :k].sum(1, keepdim=True), names[:-1]
+        return from_shares(by_mean, by_model, BOTH, names, labels)
+
+    def _state(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"losses": self.losses, "weights": self.weights, "fits": {}}
+        for i, (name, fit) in enumerate(self.fits.items()):
+            parts = vars(fit)
+            state["fits"][name] = {k: v for k, v in parts.items() if not isinstance(v, np.ndarray)}
+            state |= {f"{i}.{k}": v for k, v in parts.items() if isinstance(v, np.ndarray)}
+        return state
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.losses, self.weights, self.fits = state["losses"], state["weights"], {}
+        for i, (name, plain) in enumerate(state["fits"].items()):
+            arrays = {k.split(".", 1)[1]: v for k, v in state.items() if k.startswith(f"{i}.")}
+            parts = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()} | arrays
+            self.fits[name] = ScalarFit(**parts) if "mix" in parts else LinearFit(**parts)
+
+
+@dataclass
+class Candidates:
+    """The networks to choose from, given which model knows which class ``(K, N)``."""
+
+    known: Array
+    structure: str
+
+    def names(self, n: int) -> list[str]:
+        """Return the candidates for n rows; the first is the one to fall back on where nothing can be held out."""
+        shared = bool(self.known.all())
+        full = self._shrinkages(n)[1]
+        if self.structure == "scalar":
+            return ["both, T"]
+        if self.structure == "per_class":
+            return ["per class"]
+        if self.structure == "full":
+            return [f"full {full[-1] if shared else full[len(full) // 2]:g}"]
+        scalar = ["mean, shrunk", "mean", "mean, T", "both, T", "geometric, T", "per class"]
+        return [*(scalar if shared else ["mean, T", "both, T"]), *(f"full {strength:g}" for strength in full)]
+
+    def _shrinkages(self, n: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the softenings and the strengths of shrinkage of the full structure, for n rows."""
+        if self.known.all():
+            return (SOFT,), (30.0, 10.0)
+        if n * int(self.known.sum()) * self.known.shape[1] * len(SOFTENINGS) > _WORK:
+            return (SOFT,), (10.0, 1.0)
+        return SOFTENINGS, (10.0, 3.0, 1.0, 0.3, 0.1)
+
+    def fit(self, names: list[str], x: Array, y: Array, weight: Array) -> dict[str, Fit]:
+        """Fit the named candidates to padded scores; wider structures are shrunk to the scalar geometric mean."""
+        fits: dict[str, Fit] = {}
+        scalars: dict[str, tuple[tuple[str, ...], bool, float, float]] = {  # means, temperature, shrink, floor
+            "mean": (ARITHMETIC, False, 0.0, 1e-6),
+            "mean, shrunk": (ARITHMETIC, False, 1.0, 1e-6),
+            "mean, T": (ARITHMETIC, True, 1.0, 1e-3),
+            "both, T": (BOTH, True, 1.0, 1e-3),
+            "geometric, T": (GEOMETRIC, True, 1.0, SOFT),
+        }
+        shared = bool(self.known.all())
+        start = np.full(x.shape[1], 0.5)  # of its own log-probability, where the scalar fit is no sane start
+        if shared and any(name not in scalars or name == "geometric, T" for name in names):
+            means, temperature, shrink, floor = scalars["geometric, T"]
+            pool = ScalarFit.fit(x, y, weight, means, temperature=temperature, shrink=shrink, floor=floor)
+            start = pool.temperature * pool.weights[0]
+            fits["geometric, T"] = pool
+        softenings = self._shrinkages(len(x))[0]
+        previous: LinearFit | None = None
+        for name in names:
+            if name in scalars and name not in fits:
+                means, temperature, shrink, floor = scalars[name]
+                fits[name] = ScalarFit.fit(x, y, weight, means, temperature=temperature, shrink=shrink, floor=floor)
+            elif name == "per class":
+                fits[name] = LinearFit.fit(
+                    x, y, weight, self.known, "per_class", start, softenings=(SOFT,), shrink=30.0
+                )
+            elif name.startswith("full"):
+                previous = LinearFit.fit(
+                    x, y, weight, self.known, "full", start,
+                    softenings=softenings, shrink=float(name.split()[1]), warm=previous,
+                )  # fmt: skip
+                fits[name] = previous
+        return {name: fits[name] for name in names}
+
+
+def _held_out(
+    candidates: Candidates, names: list[str], x: Array, y: Array, weight: Array, n_folds: int
+) -> dict[str, float]:
+    """Return the summed loss of each candidate on rows that it was not fitted on."""
+    fold = folds_of(y, n_folds)
+    total = dict.fromkeys(names, 0.0)
+    for f in range(n_folds):
+        inside, outside = fold != f, fold == f
+        rows = np.arange(int(outside.sum()))
+        for name, fit in candidates.fit(names, x[inside], y[inside], weight[inside]).items():
+            log_prob = fit.log_prob(x[outside])[rows, y[outside]]
+            total[name] -= float(weight[outside] @ np.maximum(log_prob, np.log(1e-15)))
+    return total
+
+
+def _dense(scores: Array) -> Array:
+    """Return scores without NaN: what a model knows stays as it is, and every class that it does not know gets 1/N."""
+    return np.where(np.isnan(scores), 1 / scores.shape[2], scores).astype(np.float64, copy=False)

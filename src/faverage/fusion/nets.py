@@ -1,0 +1,234 @@
+"""Networks as fusers: the paper's AFA as it stands, and the three neural networks that the paper compares it with.
+
+All are trained by ``faverage.fit`` in the same way on padded scores; only the learning rates differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from faverage.align import Padding, pad
+from faverage.fit import History, fit
+from faverage.fusion._arrays import Array, subsample
+from faverage.fusion.base import Fuser, register_fuser
+from faverage.network import AFA, DEFAULT_MEANS, MeanSpec, Output, Structure
+from faverage.rows import Constraint, Rows
+
+__all__ = ["AFAPaper", "DeepNet", "NetworkFuser", "Perceptron", "ShallowNet", "WeightedAverage", "WeightedAverageNet"]
+
+_LIMIT = 1 << 26  # scores that a network learns from, at most
+
+
+class Perceptron(nn.Module):
+    """Fully connected layers with ReLU between them, from all K·N scores to N logits.
+
+    >>> net = Perceptron(2, 3, [8])
+    >>> sum(p.numel() for p in net.parameters()) == 8 * (2 * 3 + 1) + 3 * (8 + 1)
+    True
+    """
+
+    def __init__(self, n_models: int, n_outputs: int, widths: Sequence[int]) -> None:
+        super().__init__()
+        sizes = [n_models * n_outputs, *widths, n_outputs]
+        layers: list[nn.Module] = []
+        for before, after in pairwise(sizes):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        self.layers = nn.Sequential(*layers[:-1])
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Map scores ``(n, K, N)`` to probabilities ``(n, N)``."""
+        return self.log_prob(scores).exp()
+
+    def log_prob(self, scores: Tensor) -> Tensor:
+        """Map scores ``(n, K, N)`` to log-probabilities ``(n, N)``."""
+        logits: Tensor = self.layers(scores.flatten(1))
+        return logits.log_softmax(-1)
+
+
+class WeightedAverage(nn.Module):
+    """A weighted average of the K models, then a fully connected layer: softmax(B Σ_k w_k x_k + b).
+
+    w ≥ 0 sums to one; there are K + N² + N parameters.
+    """
+
+    def __init__(self, n_models: int, n_outputs: int) -> None:
+        super().__init__()
+        self.weights = Rows(torch.full((1, n_models), 1 / n_models), simplex=True)
+        self.dense = nn.Linear(n_outputs, n_outputs)
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Map scores ``(n, K, N)`` to probabilities ``(n, N)``."""
+        return self.log_prob(scores).exp()
+
+    def log_prob(self, scores: Tensor) -> Tensor:
+        """Map scores ``(n, K, N)`` to log-probabilities ``(n, N)``."""
+        logits: Tensor = self.dense((scores * self.weights().T).sum(1))
+        return logits.log_softmax(-1)
+
+    def project_(self) -> None:
+        """Bring w back to the simplex."""
+        self.weights.project_()
+
+
+@dataclass(eq=False, kw_only=True)
+class NetworkFuser(Fuser):
+    """A network trained with Adam on the cross-entropy. Subclasses define ``build``.
+
+    Data of more than 67 million scores is thinned. ``partial_fit`` trains a new network on the old and the new rows.
+
+    Args:
+        padding: how classes that a model does not know are filled (see ``faverage.align.pad``).
+        threshold: of the padding ``inlierness``.
+        epochs: passes over the data, at most.
+        lr: Adam's learning rate.
+        batch_size: rows a step.
+        validation: share of the rows to hold out; the network then ends with the weights of its best epoch there.
+        patience: with ``validation``, stop after this many epochs without a better one.
+        seed: of the start, the held-out part and the order of the batches.
+        device: where to train, for example ``"cuda"``; by default the CPU.
+
+    Attributes:
+        network: the trained network.
+        history: its losses by epoch.
+    """
+
+    padding: Padding = "inlierness"
+    threshold: float = 0.5
+    epochs: int = 100
+    lr: float = 0.01
+    batch_size: int = 128
+    validation: float = 0.0
+    patience: int | None = None
+    seed: int = 0
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        pad(np.ones((1, 1, 1)), self.padding, self.threshold)
+
+    def build(self, n_models: int, n_classes: int) -> nn.Module:
+        """Return an untrained network with ``log_prob`` from ``(n, K, N)`` to ``(n, N)``."""
+        raise NotImplementedError
+
+    def _start(self, n_models: int, n_classes: int) -> nn.Module:
+        """Return the network with weights that depend on ``seed`` alone, and leave torch's own generator as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(self.seed)
+            return self.build(n_models, n_classes)
+
+    def _fit(self, scores: Array, y: Array, weight: Array) -> None:
+        scores, y, weight = subsample(scores, y, weight, _LIMIT, self.seed)
+        self.network = self._start(*scores.shape[1:])
+        self.history: History = fit(
+            self.network,
+            self._input(scores),
+            torch.from_numpy(y),
+            sample_weight=torch.from_numpy(weight),
+            epochs=self.epochs,
+            lr=self.lr,
+            batch_size=self.batch_size,
+            validation=self.validation,
+            patience=self.patience,
+            seed=self.seed,
+            device=self.device,
+        )
+
+    def _input(self, scores: Array) -> Tensor:
+        return torch.from_numpy(pad(scores, self.padding, self.threshold).astype(np.float32))
+
+    @torch.no_grad()
+    def _predict(self, scores: Array) -> Array:
+        where = next(self.network.parameters()).device
+        log_prob: Tensor = self.network.log_prob(self._input(scores).to(where))  # type: ignore[operator]
+        fused: Array = log_prob.double().exp().cpu().numpy()
+        return fused
+
+    def _state(self) -> dict[str, Any]:
+        weights = {f"weights.{name}": value.cpu().numpy() for name, value in self.network.state_dict().items()}
+        return {"history": self.history.to_dict(), **weights}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        n_models, n_classes = self._fitted or (self.n_models, self.n_classes)
+        self.history = History(**state["history"])
+        self.network = self._start(n_models, n_classes).eval()
+        weights = {name: torch.from_numpy(value) for name, value in state.items() if name.startswith("weights.")}
+        try:
+            self.network.load_state_dict({name.removeprefix("weights."): value for name, value in weights.items()})
+        except RuntimeError as error:
+            raise ValueError(str(error)) from None
+
+
+@register_fuser("afa-paper")
+@dataclass(eq=False, kw_only=True)
+class AFAPaper(NetworkFuser):
+    """The paper's AFA: full matrices, softmax output, projection onto the constraints after each step of Adam.
+
+    The options are those of ``faverage.AFA``.
+    """
+
+    means: Sequence[MeanSpec] = DEFAULT_MEANS
+    structure: Structure = "full"
+    output: Output = "softmax"
+    constraint: Constraint = "projection"
+    scale: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.output == "identity":
+            raise ValueError("output must be one that gives probabilities, got 'identity'")
+        self.means = self.build(1, 1).config()["means"]  # checks the options; the means as plain data
+
+    def build(self, n_models: int, n_classes: int) -> AFA:
+        """Return the AFA network at its start, W = [I/K … I/K] and A = (scale/J)·[I … I]."""
+        return AFA(n_models, n_classes, self.means, self.structure, self.output, self.constraint, scale=self.scale)
+
+
+@register_fuser("shallow-net")
+@dataclass(eq=False, kw_only=True)
+class ShallowNet(NetworkFuser):
+    """Two fully connected layers with about as many parameters as full AFA with J = 3 means.
+
+    H hidden units make H·(K·N + N + 1) + N parameters; H ≈ 3N is the one nearest to 3·N²·(K+1).
+    """
+
+    def build(self, n_models: int, n_classes: int) -> Perceptron:
+        """Return the untrained network."""
+        target = len(DEFAULT_MEANS) * n_classes**2 * (n_models + 1)
+        hidden = round((target - n_classes) / (n_models * n_classes + n_classes + 1))
+        return Perceptron(n_models, n_classes, [max(1, hidden)])
+
+
+@register_fuser("deep-net")
+@dataclass(eq=False, kw_only=True)
+class DeepNet(NetworkFuser):
+    """Five fully connected layers.
+
+    Args:
+        width: of the four hidden layers; None: K·N, but at least 16 and at most 256.
+    """
+
+    lr: float = 0.003
+    width: int | None = None
+
+    def build(self, n_models: int, n_classes: int) -> Perceptron:
+        """Return the untrained network."""
+        width = min(max(n_models * n_classes, 16), 256) if self.width is None else self.width
+        return Perceptron(n_models, n_classes, [width] * 4)
+
+
+@register_fuser("weighted-average")
+@dataclass(eq=False, kw_only=True)
+class WeightedAverageNet(NetworkFuser):
+    """A layer of K weights, one a model, and a fully connected output layer (see ``WeightedAverage``)."""
+
+    lr: float = 0.03
+
+    def build(self, n_models: int, n_classes: int) -> WeightedAverage:
+        """Return the untrained network."""
+        return WeightedAverage(n_models, n_classes)

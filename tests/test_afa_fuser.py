@@ -1,0 +1,121 @@
+"""The AFA fuser: it is the AFA module that it says, chooses sensibly, explains itself, and is fast."""
+
+import statistics
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from faverage import AFA
+from faverage.fusion import get_fuser
+
+
+def members(n: int = 300, classes: int = 4, seed: int = 0, gap: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Three models of falling quality; with ``gap`` each knows three of the classes only."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, classes, n)
+    logits = rng.normal(size=(n, 3, classes)) + np.array([3.0, 1.5, 0.0])[:, None] * np.eye(classes)[y][:, None]
+    scores = np.exp(logits)
+    if gap:
+        for k in range(3):
+            scores[:, k, k] = np.nan
+    return scores / np.nansum(scores, -1, keepdims=True), y
+
+
+def log_loss(p: np.ndarray, y: np.ndarray) -> float:
+    return float(-np.log(p[np.arange(len(y)), y]).mean())
+
+
+@pytest.mark.parametrize("gap", [False, True])
+@pytest.mark.parametrize("structure", ["auto", "scalar", "per_class", "full"])
+def test_prediction_is_that_of_its_afa_modules(structure: str, gap: bool) -> None:
+    scores, y = members(gap=gap)
+    fuser = get_fuser("afa", structure=structure).fit(scores, y)
+    dense = np.where(np.isnan(scores), 1 / scores.shape[2], scores)
+    total = np.zeros((len(y), scores.shape[2]))
+    for fit, (share, network) in zip(fuser.fits.values(), fuser.networks(), strict=True):
+        assert isinstance(network, AFA)
+        for rows in network.rows():
+            assert rows().min() >= 0
+        for average in network.branches:
+            assert torch.allclose(average.weight.sum(1), torch.ones(1, dtype=torch.float64))
+        inputs = dense if network.structure == "scalar" else fit.members(dense)
+        total += share * network(torch.from_numpy(inputs)).detach().numpy()
+        if structure != "auto":
+            assert network.structure == structure
+    assert np.abs(total - fuser.predict_proba(scores)).max() < 1e-6
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_it_beats_every_member_and_the_mean_on_new_rows(gap: bool) -> None:
+    scores, y = members(500, gap=gap)
+    train, test = slice(0, 250), slice(250, None)
+    ours = log_loss(get_fuser("afa").fit(scores[train], y[train]).predict_proba(scores[test]), y[test])
+    assert ours < log_loss(get_fuser("arithmetic").predict_proba(scores[test]), y[test]) - 0.05
+    if not gap:
+        assert ours < min(log_loss(scores[test, k], y[test]) for k in range(3))
+
+
+def test_the_full_structure_is_found_where_a_model_swaps_two_classes() -> None:
+    scores, y = members(400)
+    scores = scores[:, :1, [1, 0, 2, 3]]  # the only model says 0 for 1 and 1 for 0: only a full matrix can undo that
+    fuser = get_fuser("afa", combine="best").fit(scores, y)
+    assert next(iter(fuser.weights)).startswith("full")
+    assert (fuser.predict(scores) == y).mean() > 0.7
+
+
+def test_candidates_are_weighted_by_held_out_loss() -> None:
+    scores, y = members()
+    fuser = get_fuser("afa").fit(scores, y)
+    assert sum(fuser.weights.values()) == pytest.approx(1)
+    heaviest = max(fuser.weights, key=fuser.weights.__getitem__)
+    assert fuser.losses[heaviest] == min(fuser.losses.values())
+    best = get_fuser("afa", combine="best").fit(scores, y)
+    assert list(best.weights) == [heaviest]
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_explanation(gap: bool) -> None:
+    scores, y = members(gap=gap)
+    explanation = get_fuser("afa").fit(scores, y).explain(models=["a", "b", "c"], classes=list("wxyz"))
+    table = explanation.models.to_pandas()
+    assert table.groupby("class")["share"].sum().tolist() == pytest.approx([1] * 4)
+    assert sum(row[1] for row in explanation.means.rows) == pytest.approx(1)
+    if not gap:
+        assert all(row[1] == "a" for row in explanation.trusted.rows)
+
+
+def test_fit_and_predict_are_fast() -> None:
+    """Bounds of the design, on one core, with room for a busy machine."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 10, 900)
+    logits = rng.normal(size=(900, 8, 10)) + 3 * np.eye(10)[y][:, None]
+    scores = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+
+    def seconds(run, repeats: int) -> float:
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+    for structure in ("scalar", "per_class", "full"):
+        assert seconds(lambda s=structure: get_fuser("afa", structure=s).fit(scores, y), 3) < 0.25
+    assert seconds(lambda: get_fuser("afa").fit(scores, y), 3) < 1
+    fuser = get_fuser("afa").fit(scores, y)
+    assert seconds(lambda: fuser.predict_proba(scores[:1]), 50) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"structure": "diagonal"}, "structure must be"),
+        ({"combine": "vote"}, "combine"),
+        ({"folds": 1}, "folds must be"),
+    ],
+)
+def test_bad_options_are_named(options: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        get_fuser("afa", **options)
