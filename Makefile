@@ -29,7 +29,7 @@ types: $(STAMP) ## mypy, strict, on src/
 	@$(BIN)/mypy
 
 tests: $(STAMP) ## the tests alone
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 test: lint types tests ## lint, types, tests
 

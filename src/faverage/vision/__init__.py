@@ -1,0 +1,26 @@
+"""Left of the feature seam: backbones, augmentation, base training, and images to cached features."""
+
+from faverage.vision.augment import IMAGENET_MEAN, IMAGENET_STD, Augment, Evaluate, transforms_for
+from faverage.vision.backbones import ResNet18, TinyNet, backbone_names, get_backbone, load_weights
+from faverage.vision.extract import extract_features
+from faverage.vision.model import BaseModel, Head
+from faverage.vision.training import hold_out, learning_rate, train_base
+
+__all__ = [
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "Augment",
+    "BaseModel",
+    "Evaluate",
+    "Head",
+    "ResNet18",
+    "TinyNet",
+    "backbone_names",
+    "extract_features",
+    "get_backbone",
+    "hold_out",
+    "learning_rate",
+    "load_weights",
+    "train_base",
+    "transforms_for",
+]

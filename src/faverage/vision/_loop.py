@@ -1,0 +1,127 @@
+"""The epochs of base training, and the checkpoint that lets them go on after a kill."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from faverage.storage import read_tensors, write_tensors
+from faverage.vision._device import Store
+from faverage.vision._step import Step
+from faverage.vision.augment import Augment
+
+COLUMNS = ("loss", "accuracy", "lr", "seconds")
+_KIND = "BaseCheckpoint"
+
+
+class Loop:
+    """Runs epochs: draws order and noise on the device, feeds the step, reads the totals once.
+
+    Args:
+        step: the training step.
+        store: the images.
+        labels: ``(n,)`` on the step's device.
+        augment: the training transform, for its noise.
+        seed: with the number of the epoch, it determines all that the epoch draws.
+        rate: learning rate at a moment, in epochs.
+    """
+
+    def __init__(
+        self, step: Step, store: Store, labels: Tensor, augment: Augment, *, seed: int, rate: Callable[[float], float]
+    ) -> None:
+        self.step, self.store, self.labels, self.augment, self.seed, self.rate = (
+            step,
+            store,
+            labels,
+            augment,
+            seed,
+            rate,
+        )
+        self.batch_size = len(step.labels)
+        self.steps = len(labels) // self.batch_size
+        self.generator = torch.Generator(labels.device)
+
+    def epoch(self, number: int, advance: Callable[[], None]) -> dict[str, float]:
+        """Train for one epoch and return its row of the history."""
+        begin = time.perf_counter()
+        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+        torch.manual_seed(seed)  # for layers that draw on their own, such as dropout
+        self.generator.manual_seed(seed)
+        step, size = self.step, self.batch_size
+        order = torch.randperm(len(self.labels), generator=self.generator, device=self.labels.device)
+        labels = self.labels[order]
+        order = order if self.store.resident is not None else order.cpu()
+        noise = self.augment.draw(self.steps * size, self.generator).view(self.steps, size, -1)
+        step.totals.zero_()
+        for i in range(self.steps):
+            rows = slice(i * size, (i + 1) * size)
+            self.store.take(order[rows], step.batch)
+            step.labels.copy_(labels[rows])
+            step.noise.copy_(noise[i])
+            step.lr.fill_(self.rate(number + i / self.steps))
+            step()
+            advance()
+        loss, accuracy = (step.totals / (self.steps * size)).tolist()
+        return {"loss": loss, "accuracy": accuracy, "lr": self.rate(number), "seconds": time.perf_counter() - begin}
+
+
+class Checkpoint:
+    """A file with the state after an epoch; it appears whole or not at all.
+
+    Args:
+        path: of the file; None: nothing is read or written.
+        config: what the training depends on; a file with another one is refused.
+        seconds: the least time between two writes.
+    """
+
+    def __init__(self, path: str | Path | None, config: dict[str, Any], seconds: float) -> None:
+        self.path, self.seconds = None if path is None else Path(path), seconds
+        # as JSON reads it back, so that tuples and NumPy numbers compare equal to what was stored
+        self.config: dict[str, Any] = json.loads(json.dumps(config, default=lambda value: value.item()))
+        self.written = time.monotonic()
+        if self.path is not None and not self.path.parent.is_dir():
+            raise FileNotFoundError(f"cannot write {path}: the folder {self.path.parent} does not exist")
+
+    def exists(self) -> bool:
+        """Return whether there is a file to go on from."""
+        return self.path is not None and self.path.exists()
+
+    def resume(self, step: Step) -> dict[str, list[float]]:
+        """Put a stored state into ``step`` and return the history up to it; without a file, an empty history."""
+        if self.path is None or not self.exists():
+            return {name: [] for name in COLUMNS}
+        about, tensors = read_tensors(self.path, _KIND)
+        differences = _differences(about["config"], self.config)
+        if differences:
+            raise ValueError(
+                f"checkpoint {self.path} belongs to another training: {'; '.join(differences)}. "
+                "Give another path, or delete the file to start anew"
+            )
+        step.restore(tensors)
+        return {name: list(about["history"][name]) for name in COLUMNS}
+
+    def write(self, step: Step, history: dict[str, list[float]], *, last: bool) -> None:
+        """Write the state, if it is time to."""
+        if self.path is None or not (last or time.monotonic() - self.written >= self.seconds):
+            return
+        write_tensors(self.path, _KIND, {"config": self.config, "history": history}, step.state())
+        self.written = time.monotonic()
+
+
+def _differences(there: dict[str, Any], here: dict[str, Any], prefix: str = "") -> list[str]:
+    """Say in words where two configurations differ."""
+    found = []
+    for name in sorted(there.keys() | here.keys()):
+        a, b = there.get(name), here.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += _differences(a, b, f"{prefix}{name}.")
+        elif a != b:
+            found.append(f"{prefix}{name} is {a} there and {b} here")
+    return found

@@ -1,0 +1,209 @@
+"""Networks from images to feature vectors: ResNet-18 with two stems, and a small conv net for tiny images.
+
+A backbone is any module from ``(n, 3, S, S)`` to ``(n, d)``. Those here also know ``dimension`` (d) and ``config()``,
+with which ``get_backbone`` builds the same network again.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["ResNet18", "TinyNet", "backbone_names", "get_backbone", "load_weights"]
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut, as in ResNet-18; the names of its parts are torchvision's."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.downsample: nn.Sequential | None = None
+        if stride != 1 or inputs != outputs:
+            shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``(n, inputs, h, w)`` to ``(n, outputs, h / stride, w / stride)``."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(x)) + shortcut)
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 without its classifier: ``(n, 3, S, S)`` to ``(n, 8 * width)``, 512-d as usual, never negative.
+
+    Parameters carry torchvision's names, so its checkpoints load as they are (see ``load_weights``).
+
+    Args:
+        stem: ``large`` is the usual 7x7 convolution with stride 2 and a max-pool, for 224 px; ``small`` is a 3x3
+            convolution with stride 1 and no pool, for 84 px and below.
+        width: channels of the first stage.
+
+    >>> ResNet18("small")(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 512])
+    """
+
+    def __init__(self, stem: Literal["small", "large"] = "large", *, width: int = 64) -> None:
+        super().__init__()
+        if stem not in ("small", "large"):
+            raise ValueError(f"unknown stem {stem!r}: use 'small' (84 px and below) or 'large' (224 px)")
+        if width < 1:
+            raise ValueError(f"width must be at least 1, got {width}")
+        self.stem, self.width, self.dimension = stem, width, 8 * width
+        kernel, stride, padding = (7, 2, 3) if stem == "large" else (3, 1, 1)
+        self.conv1 = nn.Conv2d(3, width, kernel, stride, padding, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.layer1 = nn.Sequential(Block(width, width, 1), Block(width, width, 1))
+        self.layer2 = nn.Sequential(Block(width, 2 * width, 2), Block(2 * width, 2 * width, 1))
+        self.layer3 = nn.Sequential(Block(2 * width, 4 * width, 2), Block(4 * width, 4 * width, 1))
+        self.layer4 = nn.Sequential(Block(4 * width, 8 * width, 2), Block(8 * width, 8 * width, 1))
+        _start_convolutions(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features ``(n, dimension)`` of normalised images ``(n, 3, S, S)``."""
+        x = F.relu(self.bn1(self.conv1(x)))
+        if self.stem == "large":
+            x = F.max_pool2d(x, 3, 2, 1)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return x.mean((2, 3), dtype=torch.float32)
+
+    def config(self) -> dict[str, Any]:
+        """Return what ``get_backbone`` needs to build this network again."""
+        return {"name": f"resnet18_{self.stem}", "width": self.width}
+
+
+class TinyNet(nn.Module):
+    """Four blocks of 3x3 convolution, batch norm and ReLU, for images of 8 to 32 px: ``(n, 3, S, S)`` to ``(n, d)``.
+
+    The first three blocks end with a 2x2 max-pool; the last one has ``dimension`` channels, the others half as many.
+
+    >>> TinyNet(dimension=64)(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 64])
+    """
+
+    def __init__(self, *, dimension: int = 128) -> None:
+        super().__init__()
+        if dimension < 2:
+            raise ValueError(f"dimension must be at least 2, got {dimension}")
+        self.dimension = dimension
+        sizes = [3, dimension // 2, dimension // 2, dimension // 2, dimension]
+        pairs = list(pairwise(sizes))
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairs)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(b) for _, b in pairs)
+        _start_convolutions(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features ``(n, dimension)`` of normalised images ``(n, 3, S, S)``."""
+        for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
+            x = F.relu(norm(conv(x)))
+            if i < 3:
+                x = F.max_pool2d(x, 2, ceil_mode=True)
+        return x.mean((2, 3), dtype=torch.float32)
+
+    def config(self) -> dict[str, Any]:
+        """Return what ``get_backbone`` needs to build this network again."""
+        return {"name": "tiny", "dimension": self.dimension}
+
+
+_BACKBONES: dict[str, Any] = {
+    "resnet18_small": lambda **options: ResNet18("small", **options),
+    "resnet18_large": lambda **options: ResNet18("large", **options),
+    "tiny": TinyNet,
+}
+
+
+def backbone_names() -> list[str]:
+    """Return the names that ``get_backbone`` knows."""
+    return sorted(_BACKBONES)
+
+
+def get_backbone(name: str, **options: Any) -> nn.Module:
+    """Build a backbone by name, with fresh weights from torch's random generator.
+
+    >>> get_backbone("tiny", dimension=64).config()
+    {'name': 'tiny', 'dimension': 64}
+    """
+    if name not in _BACKBONES:
+        raise ValueError(f"unknown backbone {name!r}: choose from {', '.join(backbone_names())}")
+    try:
+        module: nn.Module = _BACKBONES[name](**options)
+    except TypeError as error:
+        raise ValueError(f"backbone {name!r} does not take these options: {error}") from None
+    return module
+
+
+def backbone_config(module: nn.Module) -> dict[str, Any] | None:
+    """Return what ``get_backbone`` needs to build ``module`` again; None for a module of another kind."""
+    config: Any = getattr(module, "config", None)
+    return dict(config()) if callable(config) else None
+
+
+def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
+    """Load a checkpoint into ``module``, in place, and return it.
+
+    Args:
+        module: the backbone.
+        path: a torchvision ResNet-18 checkpoint (``.pth``, ``.pt``; read with ``weights_only=True``), a safetensors
+            file with the same names, or a file that ``BaseModel.save`` or a checkpoint of ``train_base`` wrote. The
+            classifier (``fc.*``, ``head.*``) is ignored.
+
+    Raises:
+        ValueError: if a tensor is missing, is left over, or has another shape; the message names them.
+    """
+    others = ("fc.", "head.", "momentum.")
+    given = {name: tensor for name, tensor in _read(Path(path)).items() if not name.startswith(others)}
+    wanted = module.state_dict()
+    for name, tensor in wanted.items():
+        if name.endswith("num_batches_tracked"):
+            given.setdefault(name, tensor)
+    problems = [f"no tensor {name}" for name in wanted if name not in given]
+    problems += [f"unknown tensor {name}" for name in given if name not in wanted]
+    for name in wanted.keys() & given.keys():
+        found, expected = tuple(given[name].shape), tuple(wanted[name].shape)
+        if found != expected:
+            problems.append(f"{name} has shape {found}, expected {expected}")
+    if problems:
+        hint = ""
+        side, expected_side = (d["conv1.weight"].shape[-1] if "conv1.weight" in d else 0 for d in (given, wanted))
+        if side and expected_side and side != expected_side:
+            stem = "resnet18_large" if side == 7 else "resnet18_small"
+            hint = f". Its stem is {side}x{side}: load it into get_backbone('{stem}')"
+        shown = "; ".join(sorted(problems)[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+        raise ValueError(f"{path} does not fit this {type(module).__name__}: {shown}{hint}")
+    module.load_state_dict(given)
+    return module
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """Read named tensors from a ``.safetensors`` file or from what ``torch.save`` wrote."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no such file: {path}")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            content = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = content.get("state_dict", content)
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from None
+    if not content or not all(isinstance(tensor, Tensor) for tensor in content.values()):
+        raise ValueError(f"{path} does not hold a state dict: expected a mapping from names to tensors")
+    return {name.removeprefix("module.").removeprefix("backbone."): tensor for name, tensor in content.items()}
+
+
+def _start_convolutions(module: nn.Module) -> None:
+    """Draw the weights of convolutions as He et al. do: normal, by the number of outputs."""
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

@@ -1,0 +1,152 @@
+"""What base training ends with: a backbone, its head, and the record of how it was trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from faverage.storage import read_tensors, write_tensors
+from faverage.vision._device import move
+from faverage.vision.augment import Evaluate
+from faverage.vision.backbones import backbone_config, get_backbone
+
+__all__ = ["BaseModel", "Head"]
+
+HeadName = Literal["linear", "cosine"]
+
+
+class Head(nn.Module):
+    """Classifier on features: ``linear`` is W x + b; ``cosine`` is scale · cos(W, x), without bias.
+
+    Args:
+        dimension: of the features.
+        n_classes: number of logits.
+        kind: ``linear`` or ``cosine``.
+        scale: of the cosine.
+    """
+
+    def __init__(self, dimension: int, n_classes: int, kind: HeadName = "linear", *, scale: float = 16.0) -> None:
+        super().__init__()
+        if kind not in ("linear", "cosine"):
+            raise ValueError(f"unknown head {kind!r}: use 'linear' or 'cosine'")
+        self.kind, self.scale = kind, scale
+        start = nn.Linear(dimension, n_classes, bias=kind == "linear")
+        self.weight, self.bias = start.weight, start.bias
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits ``(n, n_classes)`` of features ``(n, dimension)``."""
+        if self.kind == "linear":
+            return F.linear(features, self.weight, self.bias)
+        return self.scale * F.linear(F.normalize(features), F.normalize(self.weight))
+
+
+@dataclass
+class BaseModel:
+    """A trained backbone with its head, on the CPU and in evaluation mode.
+
+    Attributes:
+        backbone: module from normalised images to features ``(n, d)``.
+        head: ``linear`` or ``cosine``.
+        head_weight: ``(n_classes, d)``, for features that are not normalised.
+        head_bias: ``(n_classes,)``; None for a cosine head.
+        scale: of a cosine head; None for a linear one.
+        transform: the evaluation transform, from stored images to what the backbone takes.
+        history: by epoch, ``loss`` and ``accuracy`` on the training batches, ``lr`` at its start, and ``seconds``.
+        images_per_second: of the median epoch.
+        config: everything that the result depends on.
+    """
+
+    backbone: nn.Module
+    head: HeadName
+    head_weight: Tensor
+    head_bias: Tensor | None
+    scale: float | None
+    transform: Evaluate
+    history: dict[str, list[float]] = field(default_factory=dict)
+    images_per_second: float = 0.0
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return the head's logits ``(n, n_classes)`` of features ``(n, d)``."""
+        if self.head == "linear":
+            return F.linear(features, self.head_weight, self.head_bias)
+        return (self.scale or 1.0) * F.linear(F.normalize(features), F.normalize(self.head_weight))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the model as one safetensors file; the backbone must be one of ``backbone_names()``."""
+        described = backbone_config(self.backbone)
+        if described is None:
+            kind = type(self.backbone).__name__
+            raise ValueError(f"backbone {kind} has no config(): only backbones of get_backbone can be saved")
+        tensors = {f"backbone.{name}": tensor for name, tensor in self.backbone.state_dict().items()}
+        tensors["head.weight"] = self.head_weight
+        if self.head_bias is not None:
+            tensors["head.bias"] = self.head_bias
+        about = {
+            "backbone": described,
+            "head": self.head,
+            "scale": self.scale,
+            "transform": self.transform.config(),
+            "history": self.history,
+            "images_per_second": self.images_per_second,
+            "config": self.config,
+        }
+        return write_tensors(path, "BaseModel", about, tensors)
+
+    @classmethod
+    def load(cls, path: str | Path) -> BaseModel:
+        """Read what ``save`` wrote."""
+        about, tensors = read_tensors(path, "BaseModel")
+        try:
+            backbone = get_backbone(**about["backbone"]).eval()
+            head = {name: tensors.pop(f"head.{name}", None) for name in ("weight", "bias")}
+            backbone.load_state_dict({name.removeprefix("backbone."): tensor for name, tensor in tensors.items()})
+            if head["weight"] is None:
+                raise KeyError("head.weight")
+            return cls(
+                backbone,
+                about["head"],
+                head["weight"],
+                head["bias"],
+                about["scale"],
+                Evaluate(**about["transform"]),
+                about["history"],
+                about["images_per_second"],
+                about["config"],
+            )
+        except (TypeError, RuntimeError, KeyError) as error:
+            raise ValueError(f"{path} does not describe a base model: {error}") from None
+
+
+class Network(nn.Module):
+    """Backbone and head in one, as they are trained.
+
+    Args:
+        backbone: module from images to features.
+        head: module from features to logits.
+    """
+
+    def __init__(self, backbone: nn.Module, head: Head) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+
+    def finished(self, transform: Evaluate, history: dict[str, list[float]], config: dict[str, Any]) -> BaseModel:
+        """Return the trained parts as a ``BaseModel`` on the CPU."""
+        self.zero_grad(set_to_none=True)
+        move(self, "cpu", torch.contiguous_format).eval()
+        linear = self.head.kind == "linear"
+        return BaseModel(
+            self.backbone,
+            self.head.kind,
+            self.head.weight.detach().clone(),
+            self.head.bias.detach().clone() if linear else None,
+            None if linear else self.head.scale,
+            transform,
+            history,
+            config=config,
+        )
