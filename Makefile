@@ -4,10 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test lint types tests bench bench-fusion venv clean help
+.PHONY: run demo test lint types tests bench bench-fusion venv clean help
 
 help:          ## list the commands
-	@grep -hE '^[a-z-]+:.*##/\t/' | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 venv: $(STAMP) ## the virtual environment with everything installed
 
@@ -18,7 +18,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-run: $(STAMP)  ## fuse eight models on the bundled digits; print the table and the explanation
+run: $(STAMP)  ## few-shot class-incremental learning on the bundled digits: training, sessions, table, report
+	@$(BIN)/faverage run digits --out runs/digits
+
+demo: $(STAMP) ## fuse six models on the bundled digits; print the table and the explanation
 	@$(BIN)/python examples/fuse_digits.py
 
 lint: $(STAMP) ## ruff: format and rules

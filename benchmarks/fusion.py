@@ -8,12 +8,13 @@ models, fitted on the whole training half, are fused on the other half. Class-su
 each fitted on the rows of its own classes alone (two each, without overlap, or five each), fused with 5 labelled rows a
 class or with all of the training half. Class sets and shots are drawn anew for each split.
 
-Each split's result is kept under runs/bench-fusion; remove that folder to measure afresh.
+Each split's result is kept under runs/bench-fusion until the code changes: a stopped benchmark goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import platform
 import time
@@ -157,6 +158,14 @@ def one_regression(task: str, seed: int) -> dict[str, dict[str, float]]:
     return rmse
 
 
+def code_key() -> str:
+    """Return what stands for the code and the libraries: results of other code are not taken for these."""
+    digest = hashlib.sha256(f"{sklearn.__version__} {np.__version__}".encode())
+    for file in [Path(__file__), *sorted(Path(faverage.__file__).parent.rglob("*.py"))]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def kept(run: Callable[..., dict[str, Any]], folder: Path, *arguments: Any) -> dict[str, Any]:
     """Return ``run(*arguments)``, from the folder if it was done before: a stopped benchmark goes on where it was."""
     file = folder / ("-".join(map(str, arguments)).replace(" ", "_").replace(",", "") + ".json")
@@ -168,11 +177,13 @@ def kept(run: Callable[..., dict[str, Any]], folder: Path, *arguments: Any) -> d
     return loaded
 
 
-def ranks(results: dict[str, dict[str, list[dict[str, float]]]], tasks: tuple[str, ...]) -> dict[str, float]:
-    """Return each fuser's rank in mean log-loss, averaged over the tasks."""
+def ranks(
+    results: dict[str, dict[str, list[dict[str, float]]]], tasks: tuple[str, ...], without: str
+) -> dict[str, float]:
+    """Return each fuser's rank in mean log-loss, averaged over the tasks, among all but one of the two kinds of afa."""
     from scipy.stats import rankdata
 
-    names = [n for n in next(iter(results.values())) if n not in VARIANTS]
+    names = [n for n in next(iter(results.values())) if n != without]
     table = [rankdata([np.mean([s["log-loss"] for s in results[t][n]]) for n in names]) for t in tasks if t in results]
     return dict(zip(names, np.mean(table, 0).tolist(), strict=True))
 
@@ -191,6 +202,22 @@ def table(results: dict[str, Any], tasks: list[str], columns: tuple[str, ...], o
     return "\n".join(lines)
 
 
+def paired(results: dict[str, Any], tasks: list[str]) -> str:
+    """Return afa against its strongest rivals split by split, as a Markdown table."""
+    rivals = ("logistic", "greedy", "afa-paper")
+    lines = ["`afa` minus a rival in log-loss: mean ± standard error over the splits (splits won).", ""]
+    lines += ["| rival | " + " | ".join(tasks) + " |", "|---|" + "---:|" * len(tasks)]
+    for rival in rivals:
+        cells = []
+        for task in tasks:
+            pairs = zip(results[task]["afa"], results[task][rival], strict=True)
+            apart = np.array([a["log-loss"] - b["log-loss"] for a, b in pairs])
+            error = apart.std(ddof=1) / np.sqrt(len(apart)) if len(apart) > 1 else 0.0
+            cells.append(f"{apart.mean():+.3f} ± {error:.3f} ({(apart < 0).sum()} of {len(apart)})")
+        lines.append(f"| {rival} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def report(results: dict[str, Any], regression: dict[str, Any]) -> str:
     """Return all tables as Markdown."""
     parts = []
@@ -198,7 +225,8 @@ def report(results: dict[str, Any], regression: dict[str, Any]) -> str:
         present = [t for t in tasks if t in results]
         if not present:
             continue
-        rank = ranks(results, tasks)
+        rank = ranks(results, tasks, "afa, best")
+        single = ranks(results, tasks, "afa")["afa, best"]
         order = sorted(rank, key=lambda n: rank[n])
         parts.append(
             f"### {title}\n\nLog-loss / accuracy % / macro F1 %, means over the splits; best average rank first."
@@ -207,6 +235,10 @@ def report(results: dict[str, Any], regression: dict[str, Any]) -> str:
         parts.append("| fuser | average rank in log-loss | fit, seconds (median) |\n|---|---:|---:|")
         seconds = {n: np.median([s["fit"] for t in present for s in results[t][n]]) for n in rank}
         parts[-1] += "".join(f"\n| {n} | {rank[n]:.2f} | {seconds[n]:.3f} |" for n in order)
+        parts.append(
+            f"With one network instead of the average (`afa, best` in the place of `afa`) its rank is {single:.2f}."
+        )
+        parts.append(paired(results, present))
     if regression:
         parts.append("### Regression (diabetes)\n\n| | RMSE, mean ± standard deviation |\n|---|---:|")
         for name, splits in sorted(regression.items(), key=lambda item: np.mean([s["rmse"] for s in item[1]])):
@@ -232,7 +264,7 @@ def main() -> None:
     options = parser.parse_args()
     tasks = [t for part in options.tasks.split(";") for t in (part.split(",") if part[0].isalpha() else [part])]
     seeds = range(options.first_seed, options.first_seed + options.splits)
-    folder = Path("runs/bench-fusion")
+    folder = Path("runs/bench-fusion") / code_key()
     folder.mkdir(parents=True, exist_ok=True)
     parallel = joblib.Parallel(n_jobs=options.jobs)
     results: dict[str, Any] = {}

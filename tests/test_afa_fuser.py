@@ -76,14 +76,52 @@ def test_candidates_are_weighted_by_held_out_loss() -> None:
 
 
 @pytest.mark.parametrize("gap", [False, True])
-def test_explanation(gap: bool) -> None:
+@pytest.mark.parametrize("structure", ["auto", "scalar", "per_class", "full"])
+def test_explanation_sums_to_one(structure: str, gap: bool) -> None:
     scores, y = members(gap=gap)
-    explanation = get_fuser("afa").fit(scores, y).explain(models=["a", "b", "c"], classes=list("wxyz"))
+    fuser = get_fuser("afa", structure=structure).fit(scores, y)
+    explanation = fuser.explain(models=["a", "b", "c"], classes=list("wxyz"))
     table = explanation.models.to_pandas()
     assert table.groupby("class")["share"].sum().tolist() == pytest.approx([1] * 4)
     assert sum(row[1] for row in explanation.means.rows) == pytest.approx(1)
     if not gap:
         assert all(row[1] == "a" for row in explanation.trusted.rows)
+
+
+@pytest.mark.parametrize("structure", ["auto", "per_class", "full"])
+def test_explanation_names_the_model_that_knows_better(structure: str) -> None:
+    """Model 0 can tell classes 0 and 1, model 1 classes 2 and 3."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 4, 800)
+    logits = rng.normal(size=(800, 2, 4))
+    for k, classes in enumerate(([0, 1], [2, 3])):
+        rows = np.isin(y, classes)
+        logits[rows, k] += 4 * np.eye(4)[y[rows]]
+    scores = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    trusted = get_fuser("afa", structure=structure).fit(scores, y).explain().trusted
+    assert [row[1] for row in trusted.rows] == ["model 0", "model 0", "model 1", "model 1"]
+
+
+@pytest.mark.parametrize("structure", ["auto", "full"])
+def test_explanation_trusts_models_for_classes_that_they_know(structure: str) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 4, 400)
+    logits = rng.normal(size=(400, 2, 4)) + 3 * np.eye(4)[y][:, None]
+    scores = np.exp(logits)
+    scores[:, 0, 2:] = scores[:, 1, :2] = np.nan
+    scores /= np.nansum(scores, -1, keepdims=True)
+    trusted = get_fuser("afa", structure=structure).fit(scores, y).explain().trusted
+    assert [row[1] for row in trusted.rows] == ["model 0", "model 0", "model 1", "model 1"]
+
+
+def test_explanation_does_not_depend_on_a_shift_that_changes_nothing() -> None:
+    scores, y = members()
+    fuser = get_fuser("afa", structure="full").fit(scores, y)
+    before, p = fuser.explain().models.rows, fuser.predict_proba(scores)
+    (fit,) = fuser.fits.values()
+    fit.weights += np.linspace(0, 5, fit.weights.shape[1])
+    assert np.allclose(fuser.predict_proba(scores), p)
+    assert np.allclose([r[2] for r in fuser.explain().models.rows], [r[2] for r in before])
 
 
 def test_fit_and_predict_are_fast() -> None:

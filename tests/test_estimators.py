@@ -1,4 +1,7 @@
 import pickle
+import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -29,6 +32,7 @@ from faverage import AFA, AFAClassifier, AFARegressor, Explanation, get_mean
 from faverage._regression import _Problem, fit_regression
 
 MEANS = ("arithmetic", "geometric", "harmonic")
+ROOT = Path(__file__).parents[1]
 
 
 def classifiers() -> list:
@@ -182,6 +186,21 @@ class TestClassifier:
         assert (model.classes_[scores[:, 0].argmax(1)] == model.estimators_[0].predict(X_test)).all()
         assert model.score(X_test, y_test) > 0.85
 
+    @pytest.mark.parametrize("wrap", ["pipeline", "pipelines", "search"])
+    def test_one_against_one_inside(self, wrap, iris) -> None:
+        X, X_test, y, _ = iris
+        member = make_pipeline(StandardScaler(), SVC(decision_function_shape="ovo"))
+        if wrap == "pipelines":
+            member = make_pipeline(StandardScaler(), member)
+        if wrap == "search":
+            member = GridSearchCV(member, {"svc__C": [1.0, 2.0]}, cv=2)
+        model = AFAClassifier([("svm", member)], fuser="arithmetic", cv=2).fit(X, y)
+        scores = model.member_scores(X_test)[:, 0]
+        assert set(scores.ravel()) == {0, 1}
+        assert (scores.argmax(1) == model.estimators_[0].predict(X_test)).all()
+        frozen = AFAClassifier([("svm", FrozenEstimator(model.estimators_[0]))], fuser="arithmetic", cv="prefit")
+        np.testing.assert_array_equal(frozen.fit(X, y).member_scores(X_test)[:, 0], scores)
+
     def test_two_classes_by_decision_function(self) -> None:
         X, y = load_breast_cancer(return_X_y=True)
         member = make_pipeline(StandardScaler(), LinearSVC())
@@ -256,6 +275,30 @@ class TestDifferentClasses:
         assert (np.isnan(scores).sum(2) == 10 - n_known).all()
         np.testing.assert_allclose(np.nansum(scores, 2), 1)
 
+    def test_no_label_in_common(self, iris, names) -> None:
+        members = [("one", GaussianNB().fit(names[0], names[2])), ("two", GaussianNB().fit(names[0], names[2]))]
+        message = r"no member shares a label with y, which has 0, 1, 2; member 'one' knows 'setosa', 'versicolor'"
+        with pytest.raises(ValueError, match=message):
+            AFAClassifier(members, cv="prefit").fit(iris[0], iris[2])
+
+    def test_a_member_with_no_label_in_common(self, iris, names) -> None:
+        members = [("words", GaussianNB().fit(names[0], names[2])), ("numbers", GaussianNB().fit(iris[0], iris[2]))]
+        with pytest.warns(
+            UserWarning, match=r"'words' shares no label with y: it knows 'setosa'.*y has 0, 1, 2"
+        ) as found:
+            model = AFAClassifier(members, fuser="arithmetic", cv="prefit").fit(iris[0], iris[2])
+        assert len(found) == 1 and found[0].filename == __file__
+        assert len(model.classes_) == 6
+
+    def test_example(self, tmp_path: Path) -> None:
+        script = ROOT / "examples" / "different_classes.py"
+        assert len(script.read_text().splitlines()) < 70
+        for options in ([], ["--plot", "bars.png", "--weights", "weights.png"]):
+            command = [sys.executable, script, *options]
+            out = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+            assert re.search(r"faverage, afa +9\d\.\d%", out) and len(out.splitlines()) == 5
+            assert sorted(file.name for file in tmp_path.rglob("*")) == sorted(options[1::2])
+
     def test_classes_that_y_has_not(self, names) -> None:
         X, X_test, y, _ = names
         some = y != "virginica"
@@ -280,6 +323,13 @@ class Net(torch.nn.Module):
         return logits.softmax(1) if self.probabilities else logits
 
 
+class Pair(torch.nn.Module):
+    """Logits and something else."""
+
+    def forward(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return X[:, :3], X
+
+
 class TestPrefit:
     def test_modules_and_functions(self, names) -> None:
         X, X_test, y, y_test = names
@@ -300,6 +350,35 @@ class TestPrefit:
         members = [("net", module), ("nb", GaussianNB().fit(X, y))]
         model = AFAClassifier(members, fuser="arithmetic", cv="prefit").fit(X, y)
         assert np.isnan(model.member_scores(X_test)[:, 0, 2]).all()
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+    def test_modules_of_other_types(self, dtype, iris) -> None:
+        X, _, y, _ = iris
+        module = torch.nn.Linear(4, 3, dtype=dtype)
+        model = AFAClassifier([("net", module)], fuser="arithmetic", cv="prefit").fit(X, y)
+        with torch.no_grad():
+            expected = module(torch.tensor(X, dtype=dtype)).double().softmax(1)
+        np.testing.assert_allclose(
+            model.member_scores(X)[:, 0], expected, atol=1e-9 if dtype == torch.float64 else 0.02
+        )
+
+    def test_a_module_with_buffers_only(self, iris) -> None:
+        module = torch.nn.BatchNorm1d(4, affine=False, dtype=torch.float64)
+        module.classes_ = [0, 1, 2, 3]
+        scores = AFAClassifier([("net", module)], fuser="arithmetic", cv="prefit").fit(iris[0], iris[2])
+        assert scores.classes_.tolist() == [0, 1, 2, 3]
+
+    def test_functions_that_return_tensors(self, iris) -> None:
+        X, X_test, y, _ = iris
+        net = torch.nn.Linear(4, 3)
+        with_gradient = lambda X: net(torch.tensor(X, dtype=torch.float32))  # noqa: E731
+        half = lambda X: with_gradient(X).detach().bfloat16()  # noqa: E731
+        members = [("net", net), ("function", with_gradient), ("half", half)]
+        scores = AFAClassifier(members, fuser="arithmetic", cv="prefit").fit(X, y).member_scores(X_test)
+        np.testing.assert_allclose(scores[:, 0], scores[:, 1], atol=1e-6)
+        np.testing.assert_allclose(scores[:, 0], scores[:, 2], atol=0.05)
+        value = lambda X: with_gradient(X)[:, :1]  # noqa: E731
+        assert AFARegressor([("f", value)], cv="prefit").fit(X, y).predict(X_test).shape == (75,)
 
     def test_mixed_with_estimators_and_frozen_in_a_search(self, iris) -> None:
         X, X_test, y, y_test = iris
@@ -346,6 +425,10 @@ class TestErrors:
             (lambda X: np.zeros(len(X)), r"'m' must give \(n, 3\) scores"),
             (torch.nn.Linear(3, 3), "member 'm': mat1 and mat2"),
             (7, "'m' is of type int: expected an estimator"),
+            (Pair(), "member 'm': expected one tensor of outputs, got a tuple"),
+            (lambda X: (np.zeros((len(X), 3)), X), "member 'm': expected one array or tensor of outputs, got a tuple"),
+            (lambda X: {"logits": X}, "member 'm': expected an array or tensor of numbers, got a dict"),
+            (lambda X: [["a"] * 3] * len(X), "member 'm': could not convert string to float"),
         ],
     )
     def test_prefit_members(self, member, message, iris) -> None:
@@ -373,6 +456,26 @@ class TestErrors:
     def test_weights(self, weight, iris) -> None:
         with pytest.raises(ValueError, match=r"non-negative|non-zero"):
             AFAClassifier(classifiers()).fit(iris[0], iris[2], np.full(75, weight))
+
+    @pytest.mark.parametrize(
+        ("means", "message"),
+        [
+            ([], r"means must hold at least one mean, got \[\]"),
+            ("arithmetic", r"means must be a list of means, got 'arithmetic' alone; write means=\['arithmetic'\]"),
+            (get_mean("geometric"), "means must be a list of means, got Geometric"),
+            ({"name": "power", "q": 2}, "means must be a list of means, got {'name'"),
+            (["median"], "unknown mean 'median'"),
+        ],
+        ids=str,
+    )
+    def test_means(self, means, message) -> None:
+        fits = []
+        member = type("Member", (LinearRegression,), {"fit": lambda self, X, y: fits.append(1)})()
+        with pytest.raises(ValueError, match=message):
+            AFARegressor([("m", member)], means=means).fit(np.ones((5, 2)), np.arange(5.0))
+        assert not fits
+        with pytest.raises(ValueError, match=message):
+            fit_regression(np.ones((5, 2)), np.arange(5.0), means=means)
 
     def test_values_of_a_regressor(self) -> None:
         with pytest.raises(ValueError, match="member 'm' must give one value a row"):
@@ -483,6 +586,18 @@ class TestFitRegression:
         fused = fit_regression(values, np.sqrt(z.prod(1)) * 99 - 3.95, means=MEANS)
         assert "geometric" in [mean.name for mean in fused.network.means]
 
+    def test_default_means(self, data) -> None:
+        expected = fit_regression(*data, means=MEANS)
+        np.testing.assert_array_equal(fit_regression(*data)(data[0]), expected(data[0]))
+
     def test_one_row(self) -> None:
         fused = fit_regression(np.array([[1.0, 3.0]]), np.array([1.0]), means=MEANS)
         assert 1 < fused(np.array([[1.0, 3.0]])).item() < 2
+
+
+def test_private_names_of_scikit_learn_are_imported_in_one_place() -> None:
+    private = re.compile(
+        r"^\s*from sklearn[\w.]*(\._\w+)?[\w.]* import .*\b_\w+|^\s*(from|import) sklearn[\w.]*\._", re.M
+    )
+    files = [path.name for path in (ROOT / "src").rglob("*.py") if private.search(path.read_text())]
+    assert files == ["_ensemble.py"]

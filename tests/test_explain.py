@@ -59,6 +59,11 @@ def test_tables_as_pandas_and_markdown() -> None:
     assert "| geometric  | 0.750 |" in text and "| a     | net   | 0.833 | geometric |" in text
 
 
+def test_names_cannot_break_a_markdown_table() -> None:
+    text = explain(AFA(2, 2), models=["a|b", "c\nd"]).to_markdown()
+    assert r"a\|b" in text and "c d" in text
+
+
 def test_two_power_means_are_told_apart() -> None:
     afa = AFA(2, 3, means=[{"name": "power", "q": 2}, {"name": "power", "q": 3}])
     assert [row[0] for row in explain(afa).means.rows] == ["power(q=2)", "power(q=3)"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from faverage import AFA, fit, get_mean
+from faverage import AFA, FAverage, fit, get_mean
 from faverage.explain import shares
 
 MEANS = ("arithmetic", "geometric", "harmonic", {"name": "power", "q": 4})
@@ -113,6 +113,24 @@ def test_a_row_of_weight_zero_does_not_count() -> None:
     assert torch.allclose(one.mix, two.mix, atol=1e-6)
 
 
+def test_weights_that_are_mostly_zero_can_be_split() -> None:
+    scores, y = labelled(40)
+    weight = torch.zeros(40)
+    weight[:6] = 1
+    assert len(fit(AFA(2, 3), scores, y, sample_weight=weight, validation=0.3, epochs=2).validation) == 2
+
+
+def test_one_average_trains_on_numbers_of_any_sign() -> None:
+    values = torch.randn(60, 2, 1)
+    average = FAverage(2, 1)
+    fit(average, values, 0.8 * values[:, 0] + 0.2 * values[:, 1], epochs=100, lr=0.02)
+    assert average.weight[0, 0].item() == pytest.approx(0.8, abs=0.02)
+    with pytest.raises(ValueError, match=r"needs log_prob\(scores\), which FAverage"):
+        fit(average, values, torch.zeros(60, dtype=torch.long))
+    with pytest.raises(ValueError, match="Identity has no parameters"):
+        fit(nn.Identity(), values, values[:, 0])
+
+
 def test_early_stopping_keeps_the_best_epoch() -> None:
     torch.manual_seed(0)
     scores, y = torch.rand(60, 5, 4), torch.arange(60) % 4  # nothing to learn: held-out loss turns up soon
@@ -209,6 +227,10 @@ def test_progress_bar_says_where_it_is(capsys) -> None:
         ({"epochs": 0}, "epochs must be"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"lr": 0}, "lr must be"),
+        ({"lr": "a"}, "lr must be"),
+        ({"epochs": None}, "epochs must be"),
+        ({"validation": None}, "validation must be a share"),
+        ({"targets": torch.tensor(1)}, "got a number"),
         ({"lr": float("nan")}, "lr must be"),
         ({"validation": 1.0}, "validation must be a share"),
         ({"validation": 0.01}, "leaves no rows"),

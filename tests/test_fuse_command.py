@@ -3,8 +3,10 @@
 import csv
 import json
 import re
+import shlex
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -217,7 +219,7 @@ def test_a_label_that_no_model_predicts_is_named_and_counts(folder: Path) -> Non
     change(folder / "labels.csv", 3, "1,yak")
     result = fuse(folder)
     assert result.exit_code == 0, result.output
-    assert "labels.csv line 3: no model predicts the class 'yak'" in said(result)
+    assert "labels.csv line 3: no model predicts the class 'yak', the label of 1 row\n" in said(result)
     assert table(folder / "fused.csv")[0][2:] == [*CLASSES, "yak"]
 
 
@@ -262,6 +264,19 @@ def test_large_data_is_compared_on_a_sample(folder: Path, monkeypatch: pytest.Mo
     assert "a sample of 20 of 45 labelled rows" in " ".join(result.stdout.split())
 
 
+def test_folds_and_samples_are_even_in_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    y = np.random.default_rng(0).integers(0, 3, 300)
+    fold = compare._folds(y, 5, seed=1)
+    for label in range(3):
+        assert np.ptp(np.bincount(fold[y == label], minlength=5)) <= 1
+    assert (fold != compare._folds(y, 5, seed=2)).any()
+    monkeypatch.setattr(compare, "_MOST_ROWS", 30)
+    rows = compare.sample(y, 4, seed=1)
+    assert len(set(rows.tolist())) == 30 and (np.diff(rows) > 0).all()
+    assert abs(np.bincount(y[rows]) - np.bincount(y) / 10).max() <= 1
+    assert (rows != compare.sample(y, 4, seed=2)).any()
+
+
 def test_scores_are_those_of_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(0)
@@ -289,6 +304,21 @@ def test_report_is_self_contained_and_escapes_names(folder: Path) -> None:
         assert word in page
 
 
+def test_the_command_in_the_report_works_as_it_stands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "b.csv").rename(folder / "-b <&.csv")
+    fuse_files(["a.csv", "-b <&.csv"], "labels.csv", "fused.csv", folds=3, fuser="log-pool")
+    first = (folder / "fused.csv").read_bytes()
+    found = re.search(r"<pre>(.*?)</pre>", (folder / "report.html").read_text(), re.DOTALL)
+    assert found is not None
+    words = shlex.split(unescape(found[1]))
+    assert words[:2] == ["faverage", "fuse"] and "--force" in words
+    (folder / "fused.csv").write_text("to be replaced")
+    result = CliRunner().invoke(app, words[1:])
+    assert result.exit_code == 0, result.output
+    assert (folder / "fused.csv").read_bytes() == first
+
+
 # Applying a fuser -----------------------------------------------------------------------------------------------------
 
 
@@ -313,6 +343,37 @@ def test_apply_matches_by_position_where_names_differ(folder: Path, fused: tuple
     assert "in.new.csv as 'a'" in said(result)
     mine, other = (sorted(table(f)) for f in (folder / "in.fused.csv", fused[0] / "fused.csv"))
     assert mine == other
+
+
+def test_apply_is_strict_about_positions_and_missing_rows(folder: Path, fused: tuple[Path, Result]) -> None:
+    fuser = fused[0] / "fuser.safetensors"
+    assert apply(folder, fuser, "c.csv", "a.csv", "b.csv", options=("--strict",)).exit_code == 0
+    (folder / "in.fused.csv").unlink()
+    (folder / "a.csv").rename(folder / "in.new.csv")
+    files = ("in.new.csv", "b.csv", "c.csv")
+    refused(folder, apply(folder, fuser, *files, options=("--strict",)), "in.new.csv as 'a'", "by position only")
+    assert not (folder / "in.fused.csv").exists()
+    (folder / "in.new.csv").rename(folder / "a.csv")
+    write(folder / "b.csv", table(folder / "b.csv")[:-1])
+    asked_for = apply(folder, fuser, "a.csv", "b.csv", "c.csv", options=("--strict", "--allow-missing"))
+    assert asked_for.exit_code == 0 and "counted as no answer" in said(asked_for)
+
+
+@pytest.mark.parametrize(
+    "option", [("--folds", "5"), ("--seed", "0"), ("--labels", "x.csv"), ("--label", "y"), ("--fuser", "afa")]
+)
+def test_apply_refuses_options_of_fitting(folder: Path, fused: tuple[Path, Result], option: tuple[str, str]) -> None:
+    result = apply(folder, fused[0] / "fuser.safetensors", "a.csv", "b.csv", "c.csv", options=option)
+    refused(folder, result, f"leave out {option[0]}")
+    assert not (folder / "in.fused.csv").exists()
+
+
+def test_apply_refuses_ids_that_are_called_like_a_class(folder: Path, fused: tuple[Path, Result]) -> None:
+    path = folder / "b.csv"
+    path.write_text(path.read_text().replace("id,", "emu,", 1))
+    wrong = apply(folder, fused[0] / "fuser.safetensors", "b.csv", "a.csv", "c.csv")
+    refused(folder, wrong, "the class 'emu'", "rename the column of ids of", "b.csv")
+    assert not (folder / "in.fused.csv").exists()
 
 
 def test_apply_names_classes_that_do_not_fit(folder: Path, fused: tuple[Path, Result]) -> None:
@@ -413,6 +474,45 @@ def test_strict_refuses_what_is_odd(folder: Path) -> None:
     change(folder / "a.csv", 4, "2,0.25,0.25,0.25,0.25")
     change(folder / "labels.csv", 3, "1,yak")
     refused(folder, fuse(folder, "--strict"), "labels.csv line 3", "'yak'", "--strict")
+
+
+def test_strict_does_not_say_what_it_did_not_do(folder: Path) -> None:
+    change(folder / "a.csv", 4, "2,0.5,0.5,0.5,0.5")
+    result = fuse(folder, "--strict")
+    refused(folder, result, "the probabilities sum to 2, not 1 (1 of 60 rows) (refused by --strict)")
+    assert "scaled" not in said(result)
+
+
+def test_one_row_is_no_rows(folder: Path) -> None:
+    change(folder / "a.csv", 4, "2,0,0,0,0")
+    refused(folder, fuse(folder), "all probabilities are 0 (1 such row);")
+    change(folder / "a.csv", 4, "2")
+    refused(folder, fuse(folder), "a.csv line 4 has 1 cell, but the header has 5")
+
+
+@pytest.mark.parametrize("name", ["id", "prediction"])
+def test_classes_called_like_other_columns_are_refused(folder: Path, name: str) -> None:
+    text = (folder / "labels.csv").read_text()
+    (folder / "labels.csv").write_text(text.replace("emu", name))
+    refused(folder, fuse(folder), f"labels.csv: the class '{name}'", "rename the class")
+    for file in ("a", "c"):
+        path = folder / f"{file}.csv"
+        path.write_text(path.read_text().replace("emu", name))
+    refused(folder, fuse(folder), f"a.csv: the class '{name}'", "rename the class, as a column and as a label")
+
+
+def test_ids_called_prediction_are_refused(folder: Path) -> None:
+    path = folder / "a.csv"
+    path.write_text(path.read_text().replace("id,", "prediction,", 1))
+    refused(folder, fuse(folder), "a.csv: the output has a column 'prediction'", "rename the column of ids")
+
+
+def test_a_class_called_id_is_fine_where_ids_are_not(folder: Path) -> None:
+    for name in ("a", "b", "c", "labels"):
+        path = folder / f"{name}.csv"
+        path.write_text(path.read_text().replace("id,", "key,", 1).replace("emu", "id"))
+    assert fuse(folder).exit_code == 0
+    assert table(folder / "fused.csv")[0] == ["key", "prediction", "cat", "cow", "dog", "id"]
 
 
 def test_wrong_files_are_refused(folder: Path) -> None:

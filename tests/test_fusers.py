@@ -115,8 +115,25 @@ class TestEveryFuser:
         fuser = get_fuser(name).partial_fit(scores[:30], y[:30]).partial_fit(scores[30:], y[30:])
         p = fuser.predict_proba(scores)
         check_probabilities(p, (60, N))
+        together = get_fuser(name).fit(scores, y).predict_proba(scores)
+        assert np.abs(p - together).max() < 1e-3  # nothing of the first half was forgotten
+
+    def test_partial_fit_remembers_classes_that_the_new_rows_lack(self, name: str) -> None:
+        scores, y = make_data(120)
+        first, second = y < 2, y >= 2
+        fuser = get_fuser(name).fit(scores[first], y[first]).partial_fit(scores[second], y[second])
         if fuser.trains:
-            assert log_loss(p, y) < 0.9 * np.log(N)
+            assert log_loss(fuser.predict_proba(scores)[first], y[first]) < np.log(N)
+
+    def test_growth_is_checked(self, name: str) -> None:
+        fuser = fitted(name)
+        for verb in (fuser.add_model, fuser.add_class):
+            for n in (0, -5, 1.5, True):
+                with pytest.raises(ValueError, match="whole number of at least 1"):
+                    verb(n)
+        if hasattr(fuser.add_model(), "explain"):
+            with pytest.raises(ValueError, match="call partial_fit first"):
+                fuser.explain()
 
     def test_add_model(self, name: str) -> None:
         scores, y = make_data(30, seed=1)

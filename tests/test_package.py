@@ -23,6 +23,7 @@ ALLOWED = {
     "storage": {"network"},
     "export": {"network", "storage"},
     "explain": {"network", "_plot"},
+    "_page": set(),
     "_plot": {"explain"},  # for type checking only
     "align": set(),
     "data": {"storage"},
@@ -32,9 +33,10 @@ ALLOWED = {
     "_ensemble": {"_members"},
     "estimators": {"_ensemble", "_members", "_regression", "align", "explain", "fusion", "network"},
     "fscil": {"align", "explain", "fusion", "storage"},
-    "fuse": {"_plot", "align", "explain", "fusion", "storage"},
+    "fuse": {"_page", "_plot", "align", "explain", "fusion", "storage"},
     "vision": {"storage"},
-    "cli": {"fuse"},
+    "experiment": {"_page", "data", "fscil", "fusion", "storage", "vision"},
+    "cli": {"data", "experiment", "fuse"},
 }
 
 
@@ -56,6 +58,12 @@ def test_imports_go_one_way() -> None:
         assert room in ALLOWED, f"{room} has no place in the order of rooms"
         extra = imports_of(path) - ALLOWED[room] - {room}
         assert not extra, f"{path.name} must not import {extra}"
+
+
+def test_make_help_lists_the_commands() -> None:
+    root = Path(__file__).parent.parent
+    text = subprocess.run(["make", "help"], cwd=root, capture_output=True, text=True, check=True, timeout=20).stdout
+    assert {"run", "test", "bench", "bench-fusion"} <= {line.split()[0] for line in text.splitlines()}
 
 
 def test_public_names_exist_and_are_documented() -> None:

@@ -58,7 +58,9 @@ def test_block_runs(block: str, tmp_path, monkeypatch, capsys) -> None:
     exec(compile(block, "README", "exec"), space)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/fusion.md", "docs/performance.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/fusion.md", "docs/performance.md", "docs/results.md"]
+)
 def test_links_and_commands_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\(([^)#:]+)\)", text):

@@ -39,15 +39,20 @@ ROWS = {
     "zero": lambda: torch.zeros(3, 1000),
     "one entry": lambda: torch.randn(9, 1),
     "inside already": lambda: torch.rand(20, 30).softmax(-1),
+    "large constant": lambda: torch.full((2, 1000), 1e5),
+    "far and close": lambda: torch.rand(3, 1000) * 1e-3 + 1e3,
+    "enormous": lambda: torch.rand(4, 5) * 1e30,
     "two scales": lambda: torch.cat([torch.randn(20, 5) * 1e4, torch.randn(20, 50)], 1),
 }
 
 
+@pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ROWS)
-def test_equals_the_sort_reference(kind: str, dtype: torch.dtype) -> None:
+def test_equals_the_sort_reference(kind: str, dtype: torch.dtype, grad: bool) -> None:
     rows = ROWS[kind]().to(dtype)
-    projected, theta = project_simplex(rows, return_threshold=True)
+    projected, theta = project_simplex(rows.clone().requires_grad_(grad), return_threshold=True)
+    projected = projected.detach()
     assert projected.dtype == dtype and projected.shape == rows.shape and theta.shape == rows.shape[:-1]
     assert (projected.double() - reference(rows)).abs().max() < 1e-6
     assert (projected.double().sum(-1) - 1).abs().max() < 2e-6
@@ -117,9 +122,17 @@ def test_bad_rows_are_named(rows, words: str) -> None:
         project_simplex(rows)
 
 
-def test_bad_start_is_named() -> None:
-    with pytest.raises(ValueError, match=r"start must have shape \(3,\)"):
-        project_simplex(torch.rand(3, 4), torch.zeros(3, 1))
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (torch.zeros(3, 1), r"tensor of shape \(3,\)"),
+        ([0.0] * 3, "got list"),
+        (torch.full((3,), float("nan")), "start must be finite"),
+    ],
+)
+def test_bad_start_is_named(start, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        project_simplex(torch.rand(3, 4), start)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -10,6 +10,9 @@ import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, clone
+
+# Private names of scikit-learn, imported here only. They have no public counterpart: the base class of its own
+# ensembles (``lr__C``, ``set_params(lr="drop")``), rows of any kind of X, and the checks of sample weights.
 from sklearn.ensemble._base import _BaseHeterogeneousEnsemble
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
@@ -17,7 +20,7 @@ from sklearn.utils import Bunch, _safe_indexing, indexable
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import nn
 
-from faverage._members import fit_member, predict_values, read_member, weight_argument
+from faverage._members import Member, fit_member, predict_values, read_member, weight_argument
 
 Array = NDArray[Any]
 Split = tuple[Array, Array]
@@ -107,21 +110,40 @@ class Ensemble(_BaseHeterogeneousEnsemble):  # type: ignore[misc]
         self.named_estimators_.update(zip(self._names, models, strict=True))
 
 
+def take(X: Any, rows: Array) -> Any:
+    """Return some rows of X: an array, a sparse matrix, a data frame or a list."""
+    return _safe_indexing(X, rows)
+
+
+def check_shared(labels: Array, members: list[Member]) -> None:
+    """Refuse fitted members that all know none of the labels of y; warn of each that knows none."""
+    wanted = set(labels.tolist())
+    strangers = [member for member in members if wanted.isdisjoint(member.classes.tolist())]
+    if len(strangers) == len(members):
+        known = "; ".join(f"member '{member.name}' knows {_some(member.classes)}" for member in members)
+        raise ValueError(f"no member shares a label with y, which has {_some(labels)}; {known}")
+    for member in strangers:
+        warnings.warn(
+            f"member '{member.name}' shares no label with y: it knows {_some(member.classes)}, y has {_some(labels)}",
+            stacklevel=3,
+        )
+
+
 def fold_scores(
     name: str, model: Any, train: Array, test: Array, X: Any, y: Array, weight: Array | None, codes: Array | None
 ) -> tuple[Array, Array]:
     """Fit a classifier on one part; return its probabilities for another, and its classes (see ``read_member``)."""
     part = None if weight is None else weight[train]
-    fit_member(name, model, _safe_indexing(X, train), y[train], part)
-    member, scores = read_member(name, model, _safe_indexing(X, test), np.unique(y[train]), codes)
+    fit_member(name, model, take(X, train), y[train], part)
+    member, scores = read_member(name, model, take(X, test), np.unique(y[train]), codes)
     return scores, member.classes
 
 
 def fold_values(name: str, model: Any, train: Array, test: Array, X: Any, y: Array, weight: Array | None) -> Array:
     """Fit a regressor on one part and return its predictions for another."""
     part = None if weight is None else weight[train]
-    fit_member(name, model, _safe_indexing(X, train), y[train], part)
-    return predict_values(name, model, _safe_indexing(X, test))
+    fit_member(name, model, take(X, train), y[train], part)
+    return predict_values(name, model, take(X, test))
 
 
 def stratified_folds(y: Array) -> Any:
@@ -137,6 +159,11 @@ def plain_folds(y: Array) -> Any:
     if len(y) < 2:
         raise ValueError(f"out-of-fold predictions need at least two rows, got n_samples = {len(y)}")
     return KFold(min(_FOLDS, len(y)))
+
+
+def _some(labels: Array, limit: int = 10) -> str:
+    shown = ", ".join(repr(label) for label in labels.tolist()[:limit])
+    return shown if len(labels) <= limit else f"{shown} and {len(labels) - limit} more"
 
 
 def _check_fitted(name: str, model: Any) -> None:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from scipy.special import expit, softmax
+from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, has_fit_parameter
@@ -187,7 +188,7 @@ def _method_of(name: str, model: Any) -> str:
     """Return the best method of a classifier; empty where the model itself is to be called."""
     if isinstance(model, nn.Module):
         return ""
-    one_against_one = getattr(model, "decision_function_shape", None) == "ovo"  # no column a class
+    one_against_one = getattr(_innermost(model), "decision_function_shape", None) == "ovo"  # no column a class
     for method in _METHODS:
         if hasattr(model, method) and not (one_against_one and method == "decision_function"):
             return method
@@ -199,27 +200,62 @@ def _method_of(name: str, model: Any) -> str:
     )
 
 
+def _innermost(model: Any) -> Any:
+    """Return the estimator whose outputs these are: the last of a pipeline, the one frozen, the best of a search."""
+    while True:
+        if isinstance(model, Pipeline):
+            model = model.steps[-1][1]
+        elif isinstance(model, FrozenEstimator):
+            model = model.estimator
+        elif hasattr(model, "best_estimator_"):
+            model = model.best_estimator_
+        else:
+            return model
+
+
 def _call(name: str, model: Any, method: str, X: Any) -> Array:
     try:
         if method:
             outputs = getattr(model, method)(X)
         else:
             outputs = _forward(model, X) if isinstance(model, nn.Module) else model(X)
+        return _array(outputs, numbers=not method)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"member '{name}': {error}") from error
-    return np.asarray(outputs)
 
 
-def _forward(module: nn.Module, X: Any) -> Array:
-    """Call a module in evaluation mode, without gradients; leave its modes as they were."""
-    dense = np.asarray(X.toarray() if issparse(X) else X, dtype=np.float32)
-    parameter = next(module.parameters(), None)
-    inputs = torch.as_tensor(dense, device="cpu" if parameter is None else parameter.device)
+def _array(outputs: Any, numbers: bool) -> Array:
+    """Return outputs, which may be a tensor with a gradient, as an array; as float64 if they must be numbers."""
+    if isinstance(outputs, torch.Tensor):
+        outputs = outputs.detach().cpu()
+        outputs = (outputs.double() if outputs.is_floating_point() else outputs).numpy()
+    if not numbers:
+        return np.asarray(outputs)
+    if isinstance(outputs, tuple):
+        raise ValueError("expected one array or tensor of outputs, got a tuple")
+    try:
+        return np.asarray(outputs, dtype=np.float64)
+    except TypeError as error:
+        raise ValueError(f"expected an array or tensor of numbers, got a {type(outputs).__name__}") from error
+
+
+def _forward(module: nn.Module, X: Any) -> torch.Tensor:
+    """Call a module in evaluation mode, without gradients; leave its modes as they were.
+
+    It gets X in the type of its parameters, float32 where it has none.
+    """
+    state = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point()]
+    dtype, device = (state[0].dtype, state[0].device) if state else (torch.float32, torch.device("cpu"))
+    plain = np.float64 if dtype == torch.float64 else np.float32
+    inputs = torch.as_tensor(np.asarray(X.toarray() if issparse(X) else X, dtype=plain)).to(device, dtype)
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
         with torch.no_grad():
-            return torch.cat([module(rows) for rows in inputs.split(_BATCH)]).double().cpu().numpy()
+            parts = [module(rows) for rows in inputs.split(_BATCH)]
+        if not isinstance(parts[0], torch.Tensor):
+            raise ValueError(f"expected one tensor of outputs, got a {type(parts[0]).__name__}")
+        return torch.cat(parts)
     finally:
         for part, training in modes:
             part.training = training

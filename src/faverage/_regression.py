@@ -11,7 +11,7 @@ others, are chosen by the loss on five held-out folds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from faverage.means import Arithmetic, Mean, get_mean
-from faverage.network import AFA, MeanSpec
+from faverage.network import AFA, DEFAULT_MEANS, MeanSpec
 
 Array = NDArray[Any]
 SHRINKAGES = (1.0, 0.1, 0.01, 1e-3)  # λ, from weights that are drawn to uniform ones to nearly free ones
@@ -62,7 +62,19 @@ class Fused:
         return fused
 
 
-def fit_regression(values: Array, y: Array, weight: Array | None = None, means: Sequence[MeanSpec] = ()) -> Fused:
+def build_means(means: Sequence[MeanSpec]) -> list[Mean]:
+    """Return the means that are named, or raise ValueError where ``means`` is no list of them."""
+    if isinstance(means, str | Mean | Mapping):
+        raise ValueError(f"means must be a list of means, got {means!r} alone; write means=[{means!r}]")
+    built = [get_mean(mean) for mean in means]
+    if not built:
+        raise ValueError(f"means must hold at least one mean, got {means!r}")
+    return built
+
+
+def fit_regression(
+    values: Array, y: Array, weight: Array | None = None, means: Sequence[MeanSpec] = DEFAULT_MEANS
+) -> Fused:
     """Learn to fuse predictions.
 
     The order of the rows does not matter, and a weight of 2 is the same as a row that occurs twice.
@@ -80,11 +92,11 @@ def fit_regression(values: Array, y: Array, weight: Array | None = None, means: 
     >>> bool(fused.network.averages[0].weight[0, 0] > 0.95)
     True
     """
+    chosen = build_means(means)
     weight = np.ones(len(y)) if weight is None else weight
     values, y, weight = values[weight > 0], y[weight > 0], weight[weight > 0]
     low, span = _range_of(values)
     z, t, weight = _merge((values - low) / span, (y - low) / span, weight)
-    chosen = [get_mean(mean) for mean in means]
     alone = [mean for mean in chosen if isinstance(mean, Arithmetic)][:1]
     sets: list[list[Mean]] = [[*alone], chosen] if 0 < len(alone) < len(chosen) else [chosen]
 

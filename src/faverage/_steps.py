@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from faverage.means import Mean
-from faverage.network import AFA
+from faverage.means import Arithmetic, Mean
+from faverage.network import AFA, FAverage
 from faverage.rows import Rows
 
 Loss = Literal["cross-entropy", "squared"]
@@ -88,7 +88,10 @@ class Data:
     @classmethod
     def check(cls, network: nn.Module, scores: Any, targets: Any, weight: Any = None, loss: Loss | None = None) -> Data:
         """Return what ``network`` can be trained on, or raise ValueError naming the argument that is wrong."""
-        dtype = next(network.parameters()).dtype
+        first = next(network.parameters(), None)
+        if first is None:
+            raise ValueError(f"network {type(network).__name__} has no parameters to train")
+        dtype = first.dtype
         scores = torch.as_tensor(scores).detach()
         if scores.ndim != 3 or 0 in scores.shape:
             raise ValueError(
@@ -96,10 +99,14 @@ class Data:
                 f"got {tuple(scores.shape)}"
             )
         scores = scores.to(dtype)
-        means: tuple[Mean, ...] = network.means if isinstance(network, AFA) else ()
-        for mean in means or (Mean(),):
+        means: tuple[Mean, ...] = (Arithmetic(),)
+        if isinstance(network, AFA | FAverage):
+            means = network.means if isinstance(network, AFA) else (network.mean,)
+        for mean in means:
             mean.check(scores, "scores")
         targets = torch.as_tensor(targets).detach()
+        if targets.ndim == 0:
+            raise ValueError(f"targets must have one entry for each of the {len(scores)} rows of scores, got a number")
         whole = not targets.is_floating_point() and not targets.is_complex()
         loss = loss or ("cross-entropy" if whole else "squared")
         if loss not in ("cross-entropy", "squared"):
@@ -110,6 +117,10 @@ class Data:
             )
         n_outputs = scores.shape[-1]
         if loss == "cross-entropy":
+            if not hasattr(network, "log_prob"):
+                raise ValueError(
+                    f"the cross-entropy needs log_prob(scores), which {type(network).__name__} does not have"
+                )
             if targets.ndim != 1 or not whole:
                 raise ValueError(f"targets must be whole-number labels of shape ({len(scores)},) for the cross-entropy")
             low, high = int(targets.min()), int(targets.max())
@@ -128,7 +139,8 @@ class Data:
             raise ValueError(f"sample_weight must have shape ({len(scores)},), got {tuple(weight.shape)}")
         if not bool(weight.isfinite().all()) or not bool((weight >= 0).all()) or not bool(weight.sum() > 0):
             raise ValueError("sample_weight must be finite, non-negative and not all zero")
-        return cls(scores, targets, weight.to(dtype), loss)
+        data = cls(scores, targets, weight.to(dtype), loss)
+        return data.take((weight > 0).nonzero().squeeze(1)) if bool((weight == 0).any()) else data
 
     def losses(self, network: nn.Module, rows: Tensor) -> Tensor:
         """Return the loss of each of the given rows."""

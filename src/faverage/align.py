@@ -60,10 +60,16 @@ def align(
             raise ValueError(f"output {k} must have shape (n, {len(names)}), one column a class, got {array.shape}")
         if len(array) != len(arrays[0]):
             raise ValueError(f"output {k} has {len(array)} rows, output 0 has {len(arrays[0])}")
+        if array.dtype.kind not in "fiub":
+            raise ValueError(f"output {k} must be numbers, got {array.dtype}")
+        if any(name is None or name != name for name in names):
+            raise ValueError(f"classes of output {k} must be labels, found None or NaN")
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"classes of output {k} name {twice!r} twice")
     every = sort_labels({name for names in labels for name in names}) if all_classes is None else list(all_classes)
+    if len(set(every)) != len(every):
+        raise ValueError("all_classes must not name a class twice")
     column = {name: i for i, name in enumerate(every)}
     dtype = np.result_type(np.float32, *(a.dtype for a in arrays))
     scores = np.full((len(arrays[0]), len(arrays), len(every)), np.nan, dtype=dtype)
@@ -74,7 +80,7 @@ def align(
         scores[:, k, [column[name] for name in names]] = array
     if padding is not None:
         scores = pad(scores, padding, threshold)
-    return Aligned(scores, np.asarray(every))
+    return Aligned(scores, label_array(every))
 
 
 def pad(scores: ArrayLike, padding: Padding = "inlierness", threshold: float = 0.5) -> Array:
@@ -122,3 +128,12 @@ def sort_labels(labels: set[Any]) -> list[Any]:
         return sorted(labels)
     except TypeError:
         return sorted(labels, key=lambda label: (type(label).__name__, str(label)))
+
+
+def label_array(labels: list[Any]) -> Array:
+    """Return labels as an array that keeps what they are: of objects where their types differ."""
+    if len({type(label) for label in labels}) <= 1:
+        return np.asarray(labels)
+    array = np.empty(len(labels), dtype=object)
+    array[:] = labels
+    return array

@@ -60,14 +60,14 @@ def fuse(
         Path | None, typer.Option(help="A fuser.safetensors of an earlier run, instead of labels.")
     ] = None,
     fuser: Annotated[str | None, typer.Option(help="The fuser to fit.", show_default="afa")] = None,
-    folds: Annotated[int, typer.Option(help="Folds of the comparison of fusers.")] = 5,
+    folds: Annotated[int | None, typer.Option(help="Folds of the comparison of fusers.", show_default="5")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what is odd instead of warning.")] = False,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Take rows that a file lacks for 'no answer'.")
     ] = False,
     id: Annotated[str | None, typer.Option(help="The column of ids.", show_default="the first")] = None,
     label: Annotated[str | None, typer.Option(help="The column of labels.", show_default="label")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.", show_default="0")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
 ) -> None:
     """Learn from labelled rows how to fuse the predictions of several models, and predict every row.
@@ -78,8 +78,10 @@ def fuse(
     console = Console()
     with Screen(Console(stderr=True)) as screen:
         if apply is not None:
-            if labels is not None or fuser is not None or label is not None:
-                raise UserError("--apply takes a fitted fuser as it is: leave out --labels, --label and --fuser")
+            given = {"labels": labels, "label": label, "fuser": fuser, "folds": folds, "seed": seed}
+            needless = [f"--{name}" for name, value in given.items() if value is not None]
+            if needless:
+                raise UserError(f"--apply takes a fitted fuser as it is: leave out {', '.join(needless)}")
             written = apply_files(
                 apply,
                 files,
@@ -99,16 +101,64 @@ def fuse(
             labels,
             out,
             fuser=fuser or "afa",
-            folds=folds,
+            folds=5 if folds is None else folds,
             strict=strict,
             allow_missing=allow_missing,
             id_column=id,
             label_column=label,
-            seed=seed,
+            seed=0 if seed is None else seed,
             force=force,
             listener=screen,
         )
     show(result, console)
+
+
+@app.command()
+def run(
+    dataset: Annotated[str | None, typer.Argument(help="A benchmark.", show_default="digits")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results.", show_default="runs/DATASET")] = None,
+    methods: Annotated[str | None, typer.Option(help="Names, with commas between.", show_default="all")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
+    data: Annotated[str | None, typer.Option(help="Folder of the data.", show_default="$FAVERAGE_DATA")] = None,
+    features: Annotated[str | None, typer.Option(help="Ready features (.npz) instead of images.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", show_default="0")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.", show_default="auto")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of the base session.")] = None,
+    shots: Annotated[int | None, typer.Option(help="Examples of each new class.", show_default="5")] = None,
+    weights: Annotated[str | None, typer.Option(help="A checkpoint for the backbone to start from.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Methods at a time.", show_default="2")] = None,
+    tensorboard: Annotated[str | None, typer.Option(help="Folder for TensorBoard.")] = None,
+) -> None:
+    """Train on base classes, learn the sessions, compare the methods: the paper's experiment on one data set.
+
+    A run that was stopped goes on where it was when it is started again with the same settings.
+    """
+    import shlex
+    import sys
+
+    from faverage.data import DataError
+    from faverage.experiment import ConfigError, RunConfig
+    from faverage.experiment import run as carry_out
+    from faverage.experiment.screen import Stages
+    from faverage.experiment.tables import markdown
+
+    given = {"methods": methods, "data": data, "features": features, "seed": seed, "device": device, "epochs": epochs}
+    given |= {"shots": shots, "weights": weights, "jobs": jobs, "tensorboard": tensorboard}
+    try:
+        settings = RunConfig.build(dataset, config, given)
+        folder = out or Path("runs") / settings.dataset
+        folder.mkdir(parents=True, exist_ok=True)
+        with Stages(Console(stderr=True)) as screen:
+            command = shlex.join(["faverage", *sys.argv[1:]])
+            results = carry_out(settings, folder, command=command, progress=screen.progress)
+    except (ConfigError, DataError) as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        raise UserError(f"{error.strerror or error}: {error.filename or ''}") from None
+    except KeyboardInterrupt:
+        raise UserError("stopped; the same command goes on where it was") from None
+    Console().print(Text(markdown(results)), soft_wrap=True)
+    Console().print(Text(f"Wrote {folder}/results.json, table.md, table.tex, table.csv, report.html"), soft_wrap=True)
 
 
 def main() -> None:

@@ -20,16 +20,16 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import _safe_indexing, check_array
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from faverage._ensemble import Ensemble, fold_scores, fold_values, plain_folds, stratified_folds
+from faverage._ensemble import Ensemble, check_shared, fold_scores, fold_values, plain_folds, stratified_folds, take
 from faverage._members import check_labels, encode, positions, predict_values, read_member, steady, union
-from faverage._regression import fit_regression
+from faverage._regression import build_means, fit_regression
 from faverage.align import align
 from faverage.explain import Explanation, explain
 from faverage.fusion import FUSERS, Fuser, get_fuser
-from faverage.network import MeanSpec
+from faverage.network import DEFAULT_MEANS, MeanSpec
 
 __all__ = ["AFAClassifier", "AFARegressor"]
 
@@ -49,10 +49,10 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         fuser_options: options of the fuser.
         cv: number of stratified folds, a splitter, or an iterable of (training rows, test rows); None means 5 folds.
             Rows in no test part are not used by the fuser. ``"prefit"``: members are fitted already and used as they
-            are. They may then also be torch modules, which get a float32 tensor, or functions from X to an array
-            ``(n, N_k)``; outputs that are not probabilities are taken as logits. Their columns are the attribute
-            ``classes_`` if they have one, else the sorted labels of y. To clone such an ensemble (a grid search does),
-            wrap estimators in ``sklearn.frozen.FrozenEstimator``.
+            are. They may then also be torch modules, which get a tensor of their parameters' type, or functions from X
+            to an array or tensor ``(n, N_k)``; outputs that are not probabilities are taken as logits. Their columns
+            are the attribute ``classes_`` if they have one, else the sorted labels of y. To clone such an ensemble (a
+            grid search does), wrap estimators in ``sklearn.frozen.FrozenEstimator``.
         n_jobs: fits at a time.
         verbose: how much joblib tells.
 
@@ -97,6 +97,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         if self._prefit:
             read = [read_member(name, model, X, labels) for name, model in live]
             self._members = [member for member, _ in read]
+            check_shared(labels, self._members)
             self.classes_ = union([labels, *(member.classes for member in self._members)])
             codes = positions(labels, self.classes_)[codes]
             rows = np.arange(len(codes))
@@ -112,7 +113,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
             scores = np.concatenate([self._align(*zip(*fold, strict=True)) for fold in folds])
             rows = np.concatenate([test for _, test in splits])
             models = self._refit(live, X, targets, weight)
-            one = _safe_indexing(X, rows[:1])
+            one = take(X, rows[:1])
             pairs = zip(live, models, strict=True)
             known = np.unique(targets)
             self._members = [read_member(name, model, one, known, names)[0] for (name, _), model in pairs]
@@ -181,7 +182,7 @@ class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
         self,
         estimators: Sequence[tuple[str, Any]],
         *,
-        means: Sequence[MeanSpec] = ("arithmetic", "geometric", "harmonic"),
+        means: Sequence[MeanSpec] = DEFAULT_MEANS,
         cv: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
@@ -201,6 +202,7 @@ class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
             sample_weight: ``(n,)``, for the members that take weights and for the average.
         """
         live = self._live_members()
+        means = build_means(self.means)
         X, weight = self._check_input(X, y, sample_weight)
         y = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype="numeric", input_name="y")
         if self._prefit:
@@ -214,7 +216,7 @@ class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
             models = self._refit(live, X, y, weight)
         self._keep(live, models)
         target = y[rows].astype(np.float64)
-        self._fused = fit_regression(values, target, None if weight is None else weight[rows], tuple(self.means))
+        self._fused = fit_regression(values, target, None if weight is None else weight[rows], means)
         self.network_, self.shrinkage_ = self._fused.network, self._fused.shrinkage
         return self
 

@@ -191,4 +191,6 @@ def _distinct(names: list[str], options: list[dict[str, Any]]) -> list[str]:
 
 
 def _cell(value: Any, digits: int) -> str:
-    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.{digits}f}"
+    return " ".join(str(value).split()).replace("|", "\\|")

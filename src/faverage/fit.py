@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -174,18 +175,24 @@ def _bad(loss: float, history: History) -> bool:
     return not math.isfinite(loss) or loss > _EXPLODED * ((history.train or [loss])[0] + 1)
 
 
-def _check_options(epochs: int, batch_size: int, lr: float, patience: int | None, validation: Any) -> None:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check_options(epochs: Any, batch_size: Any, lr: Any, patience: Any, validation: Any) -> None:
     for name, value in (("epochs", epochs), ("batch_size", batch_size), ("patience", patience)):
-        if value is not None and (int(value) != value or value < 1):
+        if name == "patience" and value is None:
+            continue
+        if not _is_number(value) or int(value) != value or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    if not 0 < lr < math.inf:
+    if not _is_number(lr) or not 0 < lr < math.inf:
         raise ValueError(f"lr must be a finite number > 0, got {lr!r}")
     if isinstance(validation, tuple):
         if len(validation) not in (2, 3):
             raise ValueError("validation as a tuple must be (scores, targets) or (scores, targets, sample_weight)")
-    elif not 0 <= validation < 1:
+    elif not _is_number(validation) or not 0 <= validation < 1:
         raise ValueError(f"validation must be a share in [0, 1) or a tuple of held-out data, got {validation!r}")
-    if patience is not None and not isinstance(validation, tuple) and not validation:
+    elif patience is not None and not validation:
         raise ValueError("patience needs held-out data: give validation, for example validation=0.2")
 
 

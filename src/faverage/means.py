@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
+from numbers import Real
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -56,7 +57,8 @@ class Mean:
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments that rebuild this mean: ``get_mean(m.name, **m.options())``."""
-        return asdict(self) if is_dataclass(self) and not isinstance(self, type) else dict(vars(self))
+        found = asdict(self) if is_dataclass(self) and not isinstance(self, type) else dict(vars(self))
+        return {name: float(value) if isinstance(value, Real) else value for name, value in found.items()}
 
     def average(self, values: Tensor, weights: Tensor | None = None, dim: int = -1) -> Tensor:
         """Return the weighted f-average of ``values`` along ``dim`` (the paper's Table 1).
@@ -154,7 +156,7 @@ def get_mean(mean: str | Mean | Mapping[str, Any], **options: Any) -> Mean:
 
 
 def _check_positive(owner: str, option: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
         raise ValueError(f"{option} of the {owner} mean must be a finite number > 0, got {value!r}")
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import torch
@@ -140,7 +141,7 @@ class AFA(nn.Module):
         if isinstance(means, str | Mapping | Mean) or not means:
             raise ValueError(f"means must be a non-empty list of means, got {means!r}")
         for name, value in (("scale", scale), ("floor", floor)):
-            if not 0 < value < math.inf:
+            if not isinstance(value, Real) or not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
         self.structure = _choice("structure", structure, Structure)
         self.output = _choice("output", output, Output)
@@ -262,7 +263,7 @@ def check_scores(network: FAverage | AFA, scores: Tensor, means: Sequence[Mean])
 
 def _check_sizes(n_models: int, n_outputs: int) -> tuple[int, int]:
     for name, value in (("n_models", n_models), ("n_outputs", n_outputs)):
-        if isinstance(value, bool) or int(value) != value or value < 1:
+        if isinstance(value, bool) or not isinstance(value, Real) or int(value) != value or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
     return int(n_models), int(n_outputs)
 

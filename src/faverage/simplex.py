@@ -48,8 +48,12 @@ def project_simplex(
         raise ValueError(f"rows must be a float32 or float64 tensor, got {kind}")
     if rows.ndim == 0 or rows.shape[-1] == 0:
         raise ValueError(f"rows must have at least one entry in the last dimension, got shape {tuple(rows.shape)}")
-    if start is not None and start.shape != rows.shape[:-1]:
-        raise ValueError(f"start must have shape {tuple(rows.shape[:-1])}, one a row, got {tuple(start.shape)}")
+    if start is not None:
+        if not isinstance(start, Tensor) or start.shape != rows.shape[:-1]:
+            found = tuple(start.shape) if isinstance(start, Tensor) else type(start).__name__
+            raise ValueError(f"start must be a tensor of shape {tuple(rows.shape[:-1])}, one a row, got {found}")
+        if not bool(start.isfinite().all()):
+            raise ValueError("start must be finite")
 
     flat = rows.detach().reshape(-1, rows.shape[-1])
     highest = flat.amax(-1, keepdim=True)
@@ -64,8 +68,9 @@ def project_simplex(
 
     if rows.requires_grad and torch.is_grad_enabled():
         active = (shifted > theta).reshape(rows.shape)
-        exact = (torch.where(active, rows, 0.0).sum(-1, keepdim=True) - 1) / active.sum(-1, keepdim=True)
-        projected = torch.where(active, (rows - exact).relu(), 0.0)
+        above = torch.where(active, rows - highest.reshape(*rows.shape[:-1], 1), 0.0)
+        exact = (above.sum(-1, keepdim=True) - 1) / active.sum(-1, keepdim=True)
+        projected = torch.where(active, (above - exact).relu(), 0.0)
     else:
         projected = shifted.sub_(theta).relu_().reshape(rows.shape)
     return (projected, (theta + highest).reshape(rows.shape[:-1])) if return_threshold else projected

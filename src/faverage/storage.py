@@ -44,7 +44,7 @@ def load(path: str | Path) -> AFA:
         dtypes = {tensor.dtype for tensor in tensors.values()}
         network.to(dtypes.pop() if len(dtypes) == 1 else torch.float32)
         network.load_state_dict(tensors)
-    except (TypeError, RuntimeError, KeyError) as error:
+    except (TypeError, RuntimeError, KeyError, ValueError) as error:
         raise ValueError(f"{path} does not describe an AFA network: {error}") from None
     return network.eval()
 
@@ -63,6 +63,8 @@ def write_tensors(path: str | Path, kind: str, config: dict[str, Any], tensors: 
 
 def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read what ``write_tensors`` wrote, or raise ValueError that says what the file is instead."""
+    if Path(path).is_dir():
+        raise ValueError(f"{path} is a folder, expected a file saved by faverage")
     if not Path(path).is_file():
         raise FileNotFoundError(f"no such file: {path}")
     try:

@@ -220,15 +220,15 @@ class FewShotLearner:
         if self.fuser in ("prototypes", "no-fine-tuning"):
             return None
         name, options, rehearsal = METHODS.get(str(self.fuser), (self.fuser, {}, None))
-        options = {**options, **self.fuser_options}
+        options = {**options, **(self.fitted.settled() if self.fitted is not None else {}), **self.fuser_options}
         if name in _RULES:
             options = {"padding": self.padding, "threshold": self.threshold, **options}
         fuser = get_fuser(name, **options)
         if fuser.trains:
             kind = self.rehearsal or rehearsal or "residual"
             rng = np.random.default_rng([self.seed, len(self.heads)])
-            features, labels = self.memory.rehearse(kind, self.prototypes, self.draws, rng)
-            fuser.fit(self._scores_of(features), labels)
+            features, labels, weight = self.memory.rehearse(kind, self.prototypes, self.draws, rng)
+            fuser.fit(self._scores_of(features), labels, weight)
         return fuser
 
     def _scores_of(self, features: Array) -> Array:

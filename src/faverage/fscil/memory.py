@@ -6,7 +6,8 @@ over-confident. A new class has its few shots only, and they sit too close to th
 
     z̄_c + r_0 − mean(r_1 … r_m),   r_i residuals of base features to their prototypes, m the number of shots.
 
-The second term is the error of a prototype that is the mean of m shots.
+The second term is the error of a prototype that is the mean of m shots. ``shots`` rehearses the shots themselves, the
+paper's literal reading; every class then counts alike, however many examples it has.
 """
 
 from __future__ import annotations
@@ -49,8 +50,13 @@ class Memory:
         length = float(np.linalg.norm(base, axis=1).mean())
         return cls(base, labels, unit(base) - prototypes[labels], length, {})
 
-    def rehearse(self, kind: Rehearsal, prototypes: Array, draws: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return features and labels to train a fuser on: all of the memory, with ``draws`` stand-ins a new class."""
+    def rehearse(
+        self, kind: Rehearsal, prototypes: Array, draws: int, rng: np.random.Generator
+    ) -> tuple[Array, Array, Array]:
+        """Return features, labels and weights to train a fuser on: all of the memory, and the new classes.
+
+        With ``residual`` each new class has ``draws`` stand-ins.
+        """
         features, labels = [self.base], [self.base_labels]
         for c, shots in self.shots.items():
             if kind == "residual":
@@ -62,4 +68,6 @@ class Memory:
                 new = shots
             features.append(new)
             labels.append(np.full(len(new), c))
-        return np.concatenate(features), np.concatenate(labels)
+        y = np.concatenate(labels)
+        weight = np.ones(len(y)) if kind == "residual" else 1 / np.bincount(y)[y]
+        return np.concatenate(features), y, weight / weight.mean()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["Listener", "UserError", "model_names", "some"]
+__all__ = ["Listener", "UserError", "count", "model_names", "some"]
 
 
 class UserError(ValueError):
@@ -24,18 +24,27 @@ class Listener:
         self.strict = strict
         self.warnings: list[str] = []
 
-    def warn(self, text: str) -> None:
-        """Note something that is odd but can be worked with, or refuse it where ``strict``."""
+    def warn(self, text: str, remedy: str = "") -> None:
+        """Hear of something odd, and of what is done about it; where ``strict`` nothing is done, and it is refused."""
         if self.strict:
             raise UserError(f"{text} (refused by --strict)")
-        self.note(text)
+        self.note(f"{text}; {remedy}" if remedy else text)
 
     def note(self, text: str) -> None:
-        """Note something worth reading that is no mistake."""
+        """Keep a warning."""
         self.warnings.append(text)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Hear that ``done`` of ``total`` steps of ``what`` are over."""
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, which gets an s unless there is one.
+
+    >>> count(1, "row"), count(1200, "row")
+    ('1 row', '1,200 rows')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def model_names(files: Sequence[Path]) -> list[str]:

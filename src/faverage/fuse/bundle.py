@@ -38,7 +38,7 @@ class Bundle:
         chosen = [names.index(model) if model in names else left.pop(0) for model in self.models]
         guessed = [f"{files[i]} as '{m}'" for m, i in zip(self.models, chosen, strict=True) if names[i] != m]
         if guessed:
-            listener.note(f"files were matched to models by position, not by name: {', '.join(guessed)}")
+            listener.warn(f"files fit the fuser's models by position only, not by name: {', '.join(guessed)}")
         return chosen
 
     def check(self, model: int, table: Predictions) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from faverage.align import pad
 from faverage.fuse.base import Listener
 from faverage.fusion import Fuser, fuser_names, get_fuser
+from faverage.fusion._arrays import folds_of, subsample
 
 __all__ = ["Comparison", "Score", "compare", "measure", "new_fuser"]
 
@@ -89,13 +90,8 @@ def compare(
 
 def sample(y: Array, width: int, seed: int) -> Array:
     """Return which rows the comparison looks at: all, or as many as fit, drawn evenly from the classes."""
-    most = min(_MOST_ROWS, max(1, _MOST_SCORES // width))
-    if len(y) <= most:
-        return np.arange(len(y))
-    order = np.random.default_rng(seed).permutation(len(y))
-    order = order[np.argsort(y[order], kind="stable")]
-    rows: Array = np.sort(order[np.linspace(0, len(y) - 1, most).astype(np.int64)])
-    return rows
+    most = min(_MOST_ROWS, _MOST_SCORES // width)
+    return subsample(np.arange(len(y)), y, y, most, seed)[0]
 
 
 def measure(probabilities: Array, y: Array) -> tuple[float, float, float]:
@@ -141,7 +137,6 @@ def _held_out(name: str, scores: Array, y: Array, fold: Array, seed: int) -> Sco
 def _folds(y: Array, n_folds: int, seed: int) -> Array:
     """Deal the rows of each class, shuffled, to folds in turn; return each row's fold ``(n,)``."""
     order = np.random.default_rng(seed).permutation(len(y))
-    order = order[np.argsort(y[order], kind="stable")]
     fold = np.empty(len(y), dtype=np.int64)
-    fold[order] = np.arange(len(y)) % n_folds
+    fold[order] = folds_of(y[order], n_folds)
     return fold

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.fuse.base import Listener, UserError, some
+from faverage.fuse.base import Listener, UserError, count, some
 from faverage.fuse.tables import Labels, Predictions
 
 __all__ = ["Joined", "check_classes", "join", "labels_of"]
@@ -98,10 +98,8 @@ def check_classes(tables: list[Predictions], labels: Labels, listener: Listener)
     unknown = [name for name in found if name not in known]
     if unknown:
         row = labels.labels.index(unknown[0])
-        listener.warn(
-            f"{labels.place(row)}: no model predicts the class {some(unknown)}; "
-            f"{sum(label in set(unknown) for label in labels.labels)} rows carry such a label"
-        )
+        rows = count(sum(label in set(unknown) for label in labels.labels), "row")
+        listener.warn(f"{labels.place(row)}: no model predicts the class {some(unknown)}, the label of {rows}")
 
 
 def _check_missing(
@@ -119,7 +117,7 @@ def _check_missing(
             text += f" and {len(missing) - 1} more"
         if not allow_missing:
             raise UserError(f"{text}; --allow-missing counts them as no answer")
-        listener.note(f"{text}: counted as no answer")
+        listener.note(f"{text}: counted as no answer")  # asked for, so --strict does not refuse it
 
 
 def _where(name: str, tables: list[Predictions], labels: Labels | None) -> str:

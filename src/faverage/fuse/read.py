@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.fuse.base import Listener, UserError, some
+from faverage.fuse.base import Listener, UserError, count, some
 from faverage.fuse.tables import Labels, Predictions, check_ids, check_scores, check_table
 
 __all__ = ["read_labels", "read_predictions"]
@@ -132,7 +132,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                         raise UserError(f"{path} line {reader.line_num} has one column only, separated by commas{hint}")
                 elif len(row) != len(header):
                     raise UserError(
-                        f"{path} line {reader.line_num} has {len(row)} cells, but the header has {len(header)}"
+                        f"{path} line {reader.line_num} has {count(len(row), 'cell')}, but the header has {len(header)}"
                     )
                 yield reader.line_num, row
             if header is None:

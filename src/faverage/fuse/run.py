@@ -19,7 +19,7 @@ from faverage.fuse.read import read_labels, read_predictions
 from faverage.fuse.report import write_report
 from faverage.fuse.result import Member, Result
 from faverage.fuse.tables import Predictions
-from faverage.fuse.write import check_outputs, write_predictions, writing
+from faverage.fuse.write import check_headings, check_outputs, write_predictions, writing
 from faverage.fusion import FUSERS, Fuser, fuser_names
 
 __all__ = ["apply_files", "fuse_files"]
@@ -75,13 +75,15 @@ def fuse_files(
         raise UserError(f"--folds must be at least 2, got {folds}")
     options: dict[str, str | int | bool | None]
     options = {"fuser": fuser, "folds": folds, "seed": seed, "strict": strict, "allow-missing": allow_missing}
-    options |= {"id": id_column, "label": label_column, "force": force}
+    options |= {"id": id_column, "label": label_column, "force": True}  # by then the outputs exist
     _check_files(paths)
     check_outputs(outputs, [*paths, labels], force)
 
     truth = read_labels(labels, id_column=id_column, label_column=label_column)
     tables = _read(paths, id_column, allow_missing, listener)
     check_classes(tables, truth, listener)
+    named = {str(table.path): table.classes for table in tables} | {str(labels): truth.labels}
+    check_headings(tables[0], named, "rename the class, as a column and as a label")
     names = model_names(paths)
     known, rows_of = [list(table.classes) for table in tables], [len(table.ids) for table in tables]
     joined = join(tables, truth, allow_missing=allow_missing, listener=listener)
@@ -148,6 +150,8 @@ def apply_files(
     lead, tables = tables[0], [tables[i] for i in order]
     for model, table in enumerate(tables):
         bundle.check(model, table)
+    remedy = f"rename the column of ids of {lead.path}, or fit the fuser again with another name for the class"
+    check_headings(lead, {str(fuser): bundle.classes}, remedy)
     joined = join(tables, None, lead=lead, classes=bundle.classes, allow_missing=allow_missing, listener=listener)
     fused = bundle.fuser.predict_proba(joined.scores)
     with writing([out]) as (predictions,):
@@ -198,7 +202,8 @@ def _explain(
 
 def _command(files: list[Path], labels: Path, out: Path, options: dict[str, str | int | bool | None]) -> str:
     """Return the command line that does the same again."""
-    words = ["faverage", "fuse", "--labels", str(labels), *map(str, files), "--out", str(out)]
+    given = [f"./{file}" if str(file).startswith("-") else str(file) for file in files]
+    words = ["faverage", "fuse", "--labels", str(labels), *given, "--out", str(out)]
     for name, value in options.items():
         if value is True:
             words.append(f"--{name}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.fuse.base import Listener, UserError, some
+from faverage.fuse.base import Listener, UserError, count, some
 
 __all__ = ["Labels", "Predictions", "check_ids", "check_scores", "check_table"]
 
@@ -101,7 +101,7 @@ def check_scores(table: Predictions, allow_missing: bool, listener: Listener) ->
     empty = np.flatnonzero(total == 0)
     if empty.size and not allow_missing:
         raise UserError(
-            f"{table.place(int(empty[0]))}: all probabilities are 0 ({empty.size} such rows); "
+            f"{table.place(int(empty[0]))}: all probabilities are 0 ({count(empty.size, 'such row')}); "
             "--allow-missing counts such rows as no answer"
         )
     off = np.flatnonzero((np.abs(total - 1) > _TOLERANCE) & (total > 0))
@@ -112,5 +112,6 @@ def check_scores(table: Predictions, allow_missing: bool, listener: Listener) ->
     if off.size:
         listener.warn(
             f"{table.place(int(off[0]))}: the probabilities sum to {total[off[0]]:g}, not 1 "
-            f"({off.size} of {len(total)} rows); they were scaled to sum to 1"
+            f"({off.size:,} of {count(len(total), 'row')})",
+            "they were scaled to sum to 1",
         )

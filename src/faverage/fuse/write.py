@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from faverage.fuse.base import Listener, UserError
 from faverage.fuse.join import Joined
+from faverage.fuse.tables import Predictions
 from faverage.storage import replacing
 
-__all__ = ["check_outputs", "write_predictions", "writing"]
+__all__ = ["check_headings", "check_outputs", "write_predictions", "writing"]
 
 Array = NDArray[Any]
+_PREDICTION = "prediction"  # the heading of the predicted labels
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Sequence[Path], force: bool) -> None:
@@ -39,6 +41,26 @@ def check_outputs(outputs: Sequence[Path], inputs: Sequence[Path], force: bool) 
             raise UserError(f"{file} exists already: give --force to overwrite it, or choose another --out")
 
 
+def check_headings(lead: Predictions, named: Mapping[str, Collection[str]], remedy: str) -> None:
+    """Refuse classes that would give the output two columns of one name.
+
+    Args:
+        lead: the table whose ids come first.
+        named: the classes that each file names.
+        remedy: what to do about such a class.
+    """
+    ids = lead.id_name or "id"
+    if ids == _PREDICTION:
+        raise UserError(f"{lead.path}: the output has a column '{ids}' of its own: rename the column of ids")
+    for file, classes in named.items():
+        for name in (ids, _PREDICTION):
+            if name in classes:
+                raise UserError(
+                    f"{file}: the class '{name}' has the name of another column of the output, "
+                    f"which are '{ids}', '{_PREDICTION}' and the classes: {remedy}"
+                )
+
+
 @contextmanager
 def writing(outputs: Sequence[Path]) -> Iterator[list[Path]]:
     """Yield temporary paths for the outputs; they take their places together, once all are written."""
@@ -54,7 +76,7 @@ def write_predictions(path: Path, joined: Joined, fused: Array, listener: Listen
     best = fused.argmax(1).tolist()
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([joined.id_name or "id", "prediction", *joined.classes])
+        writer.writerow([joined.id_name or "id", _PREDICTION, *joined.classes])
         for i, (name, label) in enumerate(zip(joined.ids, best, strict=True)):
             writer.writerow([name, joined.classes[label], *(f"{p:.6g}" for p in fused[i].tolist())])
             if i % 5000 == 0 or i + 1 == len(best):

@@ -102,6 +102,10 @@ class ScalarFit:
             x_hat += a * (average if mean == "arithmetic" else np.exp(average) - SOFT)
         return log_softmax(self.temperature * np.log(np.maximum(x_hat, 0) + self.floor))
 
+    def shares(self, n_classes: int) -> Array:
+        """Return the share of each model ``(N, K)``: its weights, mixed as the means are."""
+        return np.tile(self.mix @ self.weights, (n_classes, 1))
+
     def network(self, n_classes: int) -> AFA:
         """Return the same as an AFA module from ``(n, K, N)``, in float64."""
         means = [m if m == "arithmetic" else {"name": m, "eps": SOFT} for m in self.means]
@@ -187,6 +191,23 @@ class LinearFit:
         if self.structure == "full":
             return log_softmax(logs.reshape(len(x), -1) @ self.weights.T + self.bias)
         return log_softmax(np.einsum("nkc,ck->nc", logs, self.weights) + self.bias)
+
+    def shares(self, n_classes: int) -> Array:
+        """Return the share of each model for each class, ``(N, K)``.
+
+        In the full structure a number added to a column of B for all classes changes nothing, so a share must not
+        depend on it: it is the positive part of B − (its mean over the classes). What counts for class c is the column
+        of class c itself, and all columns where no model's own score speaks for the class.
+        """
+        copies = len(self.softenings)
+        if self.structure == "per_class":
+            trust = self.weights.reshape(n_classes, copies, -1).sum(1)
+        else:
+            b = np.maximum(self.weights - self.weights.mean(0), 0).reshape(n_classes, copies, -1, n_classes).sum(1)
+            own = np.diagonal(b, axis1=0, axis2=2).T
+            trust = np.where(own.sum(1, keepdims=True) > 0, own, b.sum(2))
+        total = trust.sum(1, keepdims=True)
+        return np.asarray(np.where(total > 0, trust / np.where(total > 0, total, 1.0), 1 / trust.shape[1]))
 
     def network(self, n_classes: int) -> AFA:
         """Return the same as an AFA module from ``members(x)``, ``(n, C·K + 2, N)``, in float64."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from faverage.explain import Explanation, check_names, from_shares, shares
+from faverage.explain import Explanation, check_names, from_shares
 from faverage.fusion._arrays import Array, folds_of, softmax, subsample
 from faverage.fusion._fits import SOFT, SOFTENINGS, LinearFit, ScalarFit
 from faverage.fusion.base import Fuser, register_fuser
@@ -73,8 +73,8 @@ class AFAFuser(Fuser):
             raise ValueError(f"structure must be 'auto', 'scalar', 'per_class' or 'full', got {self.structure!r}")
         if self.combine not in ("average", "best"):
             raise ValueError(f"combine must be 'average' or 'best', got {self.combine!r}")
-        if self.folds < 2:
-            raise ValueError(f"folds must be at least 2, got {self.folds!r}")
+        if not isinstance(self.folds, int) or self.folds < 2:
+            raise ValueError(f"folds must be a whole number of at least 2, got {self.folds!r}")
         self.losses: dict[str, float] = {}
         self.weights: dict[str, float] = {}
         self.fits: dict[str, Fit] = {}
@@ -111,27 +111,21 @@ class AFAFuser(Fuser):
         return [(share, self.fits[name].network(n_classes)) for name, share in self.weights.items()]
 
     def explain(self, models: Sequence[str] | None = None, classes: Sequence[Any] | None = None) -> Explanation:
-        """Return the shares of means and models, averaged over the networks in use.
+        """Return the shares of means and of models for each class, averaged over the networks in use.
 
-        What no model decides, a class's constant part, is shown as the model "(prior)".
+        A class's constant part, which no model decides, is left out.
         """
-        self._need_fit("explain")
-        k, n = self._fitted or (0, 0)
-        names = (*check_names("models", models, k, "model {}"), "(prior)")
-        labels = check_names("classes", classes, n, "{}")
-        by_mean, by_model = torch.zeros(n, 2).double(), torch.zeros(n, k + 1).double()
-        for share, network in self.networks():
-            mean_share, model_share = (part.detach() for part in shares(network))
-            for j, mean in enumerate(network.means):
-                by_mean[:, BOTH.index(mean.name)] += share * mean_share[:, j]
-            if network.structure == "scalar":
-                by_model[:, :k] += share * model_share
-            else:
-                by_model[:, :k] += share * model_share[:, :-2].reshape(n, -1, k).sum(1)
-                by_model[:, k] += share * model_share[:, -2:].sum(1)
-        if float(by_model[:, k].max()) < 5e-4:
-            by_model, names = by_model[:, :k] / by_model[:, :k].sum(1, keepdim=True), names[:-1]
-        return from_shares(by_mean, by_model, BOTH, names, labels)
+        self._need_settled("explain")
+        names = check_names("models", models, self.n_models, "model {}")
+        labels = check_names("classes", classes, self.n_classes, "{}")
+        by_mean = np.zeros((self.n_classes, len(BOTH)))
+        by_model = np.zeros((self.n_classes, self.n_models))
+        for name, share in self.weights.items():
+            fit = self.fits[name]
+            mix = dict(zip(fit.means, fit.mix, strict=True)) if isinstance(fit, ScalarFit) else {"geometric": 1.0}
+            by_mean += share * np.array([mix.get(mean, 0.0) for mean in BOTH])
+            by_model += share * fit.shares(self.n_classes)
+        return from_shares(torch.from_numpy(by_mean), torch.from_numpy(by_model), BOTH, names, labels)
 
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"losses": self.losses, "weights": self.weights, "fits": {}}

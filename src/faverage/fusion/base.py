@@ -84,6 +84,10 @@ class Fuser:
                 f"scores have {scores.shape[1]} models and {scores.shape[2]} classes, the fuser {self.n_models} and "
                 f"{self.n_classes}; call add_model or add_class first"
             )
+        if self.trains and self._fitted is not None and self._kept is None:
+            raise ValueError(
+                "this fuser was saved without the rows it learned from, so it cannot learn more: fit it again"
+            )
         if self._kept is not None:
             old, old_y, old_weight = self._kept
             old = grown(old, self.n_models, self.n_classes)
@@ -115,7 +119,7 @@ class Fuser:
     def add_model(self, n: int = 1) -> Self:
         """Make room for n more models at the end. They count for nothing until ``partial_fit`` has seen them."""
         self._need_fit("add_model")
-        self.n_models += n
+        self.n_models += _count("add_model", n)
         return self
 
     def add_class(self, n: int = 1) -> Self:
@@ -125,15 +129,22 @@ class Fuser:
         know it, and the old classes share the rest in the proportions that were learned.
         """
         self._need_fit("add_class")
-        self.n_classes += n
+        self.n_classes += _count("add_class", n)
         return self
 
     def options(self) -> dict[str, Any]:
         """Return the constructor's arguments: ``get_fuser(f.name, **f.options())`` is an unfitted copy."""
         return asdict(self) if is_dataclass(self) and not isinstance(self, type) else {}
 
+    def settled(self) -> dict[str, Any]:
+        """Return options that the last fit chose and that a later fit on similar scores may keep."""
+        return {}
+
     def save(self, path: str | Path) -> Path:
-        """Write the fuser to one safetensors file; ``load_fuser`` reads it back."""
+        """Write the fuser to one safetensors file; ``load_fuser`` reads it back.
+
+        The file holds the sample of training rows that ``partial_fit`` needs, up to 10,000.
+        """
         if self.trains:
             self._need_fit("save")
         state = self._state()
@@ -189,9 +200,23 @@ class Fuser:
         added /= np.maximum(added.sum(1, keepdims=True), 1)
         return np.concatenate([fused * (1 - added.sum(1, keepdims=True)), added], 1)
 
+    def _need_settled(self, verb: str) -> None:
+        """Raise ValueError unless everything that the fuser has room for was learned."""
+        self._need_fit(verb)
+        if self._fitted != (self.n_models, self.n_classes):
+            raise ValueError(
+                f"{verb} speaks of what was learned; models or classes were added since: call partial_fit first"
+            )
+
     def _need_fit(self, verb: str) -> None:
         if self._fitted is None:
             raise ValueError(f"{verb} needs a fitted fuser: call fit(scores, y) first")
+
+
+def _count(verb: str, n: Any) -> int:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"{verb} takes a whole number of at least 1, got {n!r}")
+    return n
 
 
 def register_fuser(name: str) -> Callable[[F], F]:
@@ -215,7 +240,8 @@ def fuser_names() -> list[str]:
 def get_fuser(fuser: str | Fuser, **options: Any) -> Fuser:
     """Return a new fuser by name, or an unfitted copy of a given one."""
     if isinstance(fuser, Fuser):
-        return type(fuser)(**{**fuser.options(), **options})
+        options = {**fuser.options(), **options}
+        fuser = fuser.name
     if not isinstance(fuser, str) or fuser not in FUSERS:
         raise ValueError(f"unknown fuser {fuser!r}; known are: {', '.join(FUSERS)}")
     try:

@@ -69,6 +69,10 @@ class Logistic(Fuser):
         if self.C is not None:
             check_positive("C", self.C)
 
+    def settled(self) -> dict[str, Any]:
+        """Return φ and C."""
+        return dict(zip(("features", "C"), self.chosen, strict=True))
+
     def _fit(self, scores: Array, y: Array, weight: Array) -> None:
         _, k, n_classes = scores.shape
         work = 2 * k * n_classes**2

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from faverage.align import Padding, pad
+from faverage.explain import Explanation, explain
 from faverage.fit import History, fit
 from faverage.fusion._arrays import Array, subsample
 from faverage.fusion.base import Fuser, register_fuser
@@ -111,6 +112,9 @@ class NetworkFuser(Fuser):
 
     def __post_init__(self) -> None:
         pad(np.ones((1, 1, 1)), self.padding, self.threshold)
+        for name in ("epochs", "batch_size"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
 
     def build(self, n_models: int, n_classes: int) -> nn.Module:
         """Return an untrained network with ``log_prob`` from ``(n, K, N)`` to ``(n, N)``."""
@@ -188,6 +192,13 @@ class AFAPaper(NetworkFuser):
         """Return the AFA network at its start, W = [I/K … I/K] and A = (scale/J)·[I … I]."""
         return AFA(n_models, n_classes, self.means, self.structure, self.output, self.constraint, scale=self.scale)
 
+    def explain(self, models: Sequence[str] | None = None, classes: Sequence[Any] | None = None) -> Explanation:
+        """Return the shares of means and of models for each class, read off the weights."""
+        self._need_settled("explain")
+        network = self.network
+        assert isinstance(network, AFA)
+        return explain(network, models, classes)
+
 
 @register_fuser("shallow-net")
 @dataclass(eq=False, kw_only=True)
@@ -215,6 +226,11 @@ class DeepNet(NetworkFuser):
 
     lr: float = 0.003
     width: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width is not None and (not isinstance(self.width, int) or self.width < 1):
+            raise ValueError(f"width must be a whole number of at least 1, got {self.width!r}")
 
     def build(self, n_models: int, n_classes: int) -> Perceptron:
         """Return the untrained network."""

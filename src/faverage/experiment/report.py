@@ -1,0 +1,253 @@
+"""One HTML page about a few-shot class-incremental run: how well every method did, and what AFA learned."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from faverage._page import MISSING, bars, duration, facts, head, heat_map, number, page, stacks, table, text, warnings
+from faverage.experiment.charts import STYLE, Series, line_chart
+
+__all__ = ["write_report"]
+
+_METRICS = ("accuracy", "base", "new", "harmonic", "f1", "forgetting")
+_OWN = ("afa",)
+
+Results = dict[str, Any]
+
+
+def write_report(path: Path, results: Results) -> None:
+    """Write the page.
+
+    Args:
+        path: of the HTML file.
+        results: plain JSON data of a run, as in its ``results.json``; numbers may be None.
+    """
+    name = results["dataset"]
+    methods: Results = results["methods"]
+    looks = {method: i for i, method in enumerate(sorted(methods, key=lambda m: m not in _OWN))}
+    parts = [
+        f"<h1>Learning new classes from a few images: {text(name)}</h1>",
+        f'<p class="soft">{text(results.get("date") or "")}</p>',
+        _cards(results),
+        "<h2>F1 by session</h2>",
+        _f1(methods, looks, results.get("paper") or {}),
+        "<h2>After the last session</h2>",
+        _last(methods),
+        _confusion(methods),
+        _losses(methods, looks),
+        _base(results.get("base")),
+        _weights(methods, results["protocol"]),
+        "<h2>Protocol</h2>",
+        _protocol(results["protocol"]),
+        warnings(results.get("notes") or [], "Notes on the paper"),
+        "<h2>How to repeat it</h2>",
+        f"<pre>{text(results.get('command') or MISSING)}</pre>",
+        _settings(results),
+    ]
+    path.write_text(page(f"faverage: {name}", parts, STYLE), encoding="utf-8")
+
+
+def _cards(results: Results) -> str:
+    sessions = results["protocol"]["sessions"]
+    last = {name: f1[-1] for name, f1 in _scores(results["methods"]).items() if f1 and f1[-1] is not None}
+    best = max(last, key=lambda name: last[name], default=None)
+    cards = [
+        (str(results["dataset"]), f"dataset, seed {results.get('seed', MISSING)}"),
+        (str(len(sessions)), "session" if len(sessions) == 1 else "sessions"),
+        (str(sum(s.get("classes") or 0 for s in sessions)), "classes"),
+        (MISSING if best is None else best, f"best at the last session, F1 {number(last.get(best or ''), scale=100)}"),
+        (str(results.get("device") or MISSING), "device"),
+        (duration(results.get("seconds")), "time"),
+    ]
+    return facts(cards)
+
+
+def _scores(methods: Results) -> dict[str, list[float | None]]:
+    """Return the F1 of each method by session; None where a method has fewer sessions than another, or no number."""
+    length = max((len(method["sessions"]) for method in methods.values()), default=0)
+    scores = {}
+    for name, method in methods.items():
+        f1 = [session.get("f1") for session in method["sessions"]]
+        f1 = [None if v is None or not math.isfinite(v) else v for v in f1]
+        scores[name] = f1 + [None] * (length - len(f1))
+    return scores
+
+
+def _f1(methods: Results, looks: dict[str, int], paper: dict[str, Sequence[float | None]]) -> str:
+    scores = _scores(methods)
+    length = max((len(f1) for f1 in scores.values()), default=0)
+    series = [Series(name, [_percent(v) for v in f1], looks[name]) for name, f1 in scores.items()]
+    chart = line_chart(series, title="Macro F1 of all classes seen so far", x_label="session", y_label="F1 (%)")
+    ours, theirs = {}, {}
+    for name, f1 in scores.items():
+        ours[name] = [*f1, _mean(f1)]
+        published = list(paper.get(name) or [])[:length]
+        published += [None] * (length - len(published))
+        theirs[name] = [*published, _mean(published)]
+    best = [_best([row[j] for row in ours.values()]) for j in range(length + 1)]
+    rows = []
+    for name, values in ours.items():
+        cells = ""
+        for value, other, top in zip(values, theirs[name], best, strict=True):
+            small = f"<small>{number(other)}</small>" if name in paper else ""
+            cells += f'<td class="n">{_bold(value, top)}{small}</td>'
+        rows.append(_row(name, cells))
+    note = "Percent, by session (0 is the base session); the best of each column is bold."
+    if any(name in paper for name in methods):
+        note += " Small below ours: the paper's number, where it has that method."
+    first = head(["method"], [*(str(k) for k in range(length)), "mean"])
+    return (chart if length > 1 else "") + f'<p class="soft">{note}</p>' + table(first, rows, "scores")
+
+
+def _last(methods: Results) -> str:
+    length = max((len(method["sessions"]) for method in methods.values()), default=0)
+    last = {name: m["sessions"][-1] if len(m["sessions"]) == length > 0 else {} for name, m in methods.items()}
+    values = {name: [session.get(metric) for metric in _METRICS] for name, session in last.items()}
+    best = []
+    for j, metric in enumerate(_METRICS):
+        best.append(_best([row[j] for row in values.values()], lowest=metric == "forgetting"))
+    rows = []
+    for name, row in values.items():
+        cells = "".join(f'<td class="n">{_bold(v, top)}</td>' for v, top in zip(row, best, strict=True))
+        seconds = [session.get("seconds") for session in methods[name]["sessions"]]
+        total = sum(s for s in seconds if s is not None) if any(s is not None for s in seconds) else None
+        rows.append(_row(name, f'{cells}<td class="n">{number(total)}</td>'))
+    note = (
+        "Percent. Base and new are the accuracies on base and on new classes, harmonic is their harmonic mean; "
+        "forgetting is what earlier classes lost since their best session, so less is better. "
+        "The time is that of all sessions."
+    )
+    first = head(["method"], ["accuracy", "base", "new", "harmonic", "F1", "forgetting", "time (s)"])
+    return f'<p class="soft">{note}</p>' + table(first, rows, "scores")
+
+
+def _confusion(methods: Results) -> str:
+    rows = []
+    for name, method in methods.items():
+        if method.get("confusion"):
+            found = [method["confusion"].get(kind) or {} for kind in ("base", "new")]
+            keys = [("right", "other base", "new"), ("right", "other new", "base")]
+            rows.append((name, [[part.get(k) or 0.0 for k in ks] for part, ks in zip(found, keys, strict=True)]))
+    if not rows:
+        return ""
+    kinds = ["right class", "wrong, of the same kind", "wrong, of the other kind"]
+    return (
+        "<h3>Where base and new examples go</h3>"
+        '<p class="soft">Percent of the test examples of base classes (left) and of new classes (right).</p>'
+        + stacks(["base classes", "new classes"], kinds, rows)
+    )
+
+
+def _losses(methods: Results, looks: dict[str, int]) -> str:
+    found = {name: method["history"] for name, method in methods.items() if method.get("history")}
+    charts = [
+        line_chart(
+            [Series(name, history.get(key) or [], looks[name]) for name, history in found.items()],
+            title=title,
+            x_label="epoch",
+            first=1,
+            y_label="loss",
+            digits=4,
+        )
+        for key, title in (("train", "Loss on rehearsed examples"), ("validation", "Loss on held-out examples"))
+    ]
+    if not any(charts):
+        return ""
+    return f'<h2>Training of the fusers in the last session</h2><div class="pair">{"".join(charts)}</div>'
+
+
+def _base(base: Results | None) -> str:
+    if base is None:
+        return ""
+    history = base.get("history") or {}
+    charts = [
+        line_chart(
+            [Series("base session", [None if v is None else scale * v for v in history.get(key) or []], look)],
+            title=title,
+            x_label="epoch",
+            first=1,
+            y_label=label,
+            digits=4 if scale == 1 else 2,
+        )
+        for key, title, label, look, scale in (
+            ("loss", "Loss", "loss", 0, 1),
+            ("accuracy", "Accuracy on the training images", "accuracy (%)", 2, 100),
+        )
+    ]
+    said = f"{number(base.get('epochs'), 0)} epochs in {duration(base.get('seconds'))}, "
+    said += f"{number(base.get('images_per_second'), 0)} images a second."
+    return f'<h2>Training of the base session</h2><p class="soft">{said}</p><div class="pair">{"".join(charts)}</div>'
+
+
+def _weights(methods: Results, protocol: Results) -> str:
+    sizes = [session.get("classes") or 0 for session in protocol["sessions"]]
+    starts = {sum(sizes[:k]) for k in range(1, len(sizes))}
+    parts = []
+    for name in sorted(methods, key=lambda m: m not in _OWN):
+        said = methods[name].get("explanation")
+        if not said:
+            continue
+        heads, classes, shares = said["heads"], said["classes"], said["shares"]
+        breaks = starts if sum(sizes) == len(classes) else set()
+        line = " A line stands before the classes of each session." if breaks else ""
+        highest = max((v for row in shares for v in row if v is not None), default=None)
+        by_head = [list(row) for row in zip(*shares, strict=True)]
+        parts += [
+            f"<h2>What {text(name)} learned</h2>",
+            '<p class="soft">Shares of the fused output after the last session, read off the weights.</p>',
+            "<h3>Means</h3>" + bars((str(mean), share or 0.0) for mean, share in said["means"]),
+            "<h3>Heads, over all classes</h3>",
+            bars((str(h), sum(v or 0.0 for v in row) / len(row)) for h, row in zip(heads, by_head, strict=True)),
+            "<h3>Heads, class by class</h3>",
+            f'<p class="soft">From blank, 0, to full, {number(highest)}; point at a cell for its number.{line}</p>',
+            heat_map("head", classes, heads, by_head, dense=True, breaks=breaks),
+        ]
+    return "\n".join(parts)
+
+
+def _protocol(protocol: Results) -> str:
+    rows = []
+    for k, session in enumerate(protocol["sessions"]):
+        cells = "".join(f'<td class="n">{number(session.get(key), 0)}</td>' for key in ("classes", "train", "test"))
+        rows.append(f'<tr><td class="n">{k}</td>{cells}</tr>')
+    skipped = protocol.get("skipped") or 0
+    said = f"Shots and classes: {protocol.get('source') or MISSING}. "
+    said += f"{skipped:,} images could not be read and were left out." if skipped else "No image was left out."
+    first = head([], ["session", "new classes", "training images", "test images of these classes"])
+    return f"<p>{text(said)}</p>" + table(first, rows)
+
+
+def _settings(results: Results) -> str:
+    config = results.get("config") or {}
+    lines = "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in config.items())
+    versions = ", ".join(f"{name} {version}" for name, version in (results.get("versions") or {}).items())
+    settings = f"<h3>Settings</h3><pre>{text(lines)}</pre>" if lines else ""
+    return settings + f'<p class="soft">{text(versions)}</p>'
+
+
+def _row(name: str, cells: str) -> str:
+    mark = ' class="own"' if name in _OWN else ""
+    return f'<tr{mark}><td class="name">{text(name)}</td>{cells}</tr>'
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _best(values: Sequence[float | None], lowest: bool = False) -> str:
+    known = [v for v in values if v is not None and number(v) != MISSING]
+    return number((min if lowest else max)(known), scale=100) if known else ""
+
+
+def _bold(value: float | None, best: str) -> str:
+    shown = number(value, scale=100)
+    return f"<b>{shown}</b>" if shown == best else shown
