@@ -20,14 +20,17 @@ __all__ = ["app", "main"]
 
 
 class _Group(TyperGroup):
-    """Turns a ``UserError`` of any command into one red line and exit code 2."""
+    """Turns a ``UserError`` of any command into a red message and exit code 2."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except UserError as error:
-            line = Text.assemble(("Error: ", "bold red"), (" ".join(str(error).split()), "red"))
-            Console(stderr=True).print(line, soft_wrap=True)
+            first, *rest = str(error).splitlines() or [""]
+            console = Console(stderr=True)
+            console.print(Text.assemble(("Error: ", "bold red"), (first, "red")), soft_wrap=True)
+            for line in rest:
+                console.print(Text(line), soft_wrap=True)
             raise typer.Exit(2) from None
 
 

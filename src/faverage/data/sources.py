@@ -40,7 +40,8 @@ def locate(root: str | Path | None, name: str, layout: str) -> Path:
     """The data folder: ``root``, or what the environment names; DataError with the expected layout otherwise."""
     chosen = root if root is not None else os.environ.get(ENVIRONMENT) or None
     if chosen is None:
-        raise DataError(f"{name}: no data folder; give root= or set {ENVIRONMENT}.\n{layout}")
+        how = f"give one (root=, or --data on the command line) or set {ENVIRONMENT}"
+        raise DataError(f"{name}: no data folder; {how}.\n{layout}")
     folder = Path(chosen).expanduser()
     if not folder.is_dir():
         raise DataError(f"{name}: the data folder {folder} does not exist or is not a folder.\n{layout}")

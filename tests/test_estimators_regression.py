@@ -1,0 +1,141 @@
+"""AFARegressor and the fit behind it."""
+
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.datasets import load_diabetes
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeRegressor
+
+from faverage import AFA, AFARegressor, get_mean
+from faverage._regression import _Problem, fit_regression
+
+MEANS = ("arithmetic", "geometric", "harmonic")
+
+
+@pytest.fixture
+def members() -> list:
+    """Three regressors."""
+    knn = make_pipeline(StandardScaler(), KNeighborsRegressor(15))
+    tree = DecisionTreeRegressor(max_depth=3, random_state=0)
+    return [("linear", LinearRegression()), ("knn", knn), ("tree", tree)]
+
+
+class TestRegressor:
+    def test_better_than_the_plain_mean(self, members) -> None:
+        X, y = load_diabetes(return_X_y=True)
+        ours, plain = [], []
+        for seed in range(4):
+            X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=seed)
+            model = AFARegressor(members).fit(X_train, y_train)
+            mean = model.member_scores(X_test)[:, :, 0].mean(1)
+            ours.append(((model.predict(X_test) - y_test) ** 2).mean())
+            plain.append(((mean - y_test) ** 2).mean())
+        assert np.mean(ours) <= np.mean(plain)
+
+    @pytest.mark.parametrize(("scale", "shift"), [(1e9, 0.0), (1e-9, 0.0), (1.0, -1e4), (1e9, -1e12)])
+    def test_scale_and_sign(self, scale, shift, members) -> None:
+        X, y = load_diabetes(return_X_y=True)
+        members = members[:2]
+        expected = AFARegressor(members).fit(X, y).predict(X)
+        found = AFARegressor(members).fit(X, scale * y + shift).predict(X)
+        np.testing.assert_allclose((found - shift) / scale, expected, rtol=1e-4)
+
+    def test_negative_targets(self, members) -> None:
+        X, y = load_diabetes(return_X_y=True)
+        assert AFARegressor(members).fit(X, -y).score(X, -y) > 0.45
+
+    @pytest.mark.parametrize("value", [0.0, -3.0, 1e12])
+    def test_constant_target(self, value, members) -> None:
+        X = np.random.default_rng(0).normal(size=(30, 2))
+        model = AFARegressor(members).fit(X, np.full(30, value))
+        np.testing.assert_allclose(model.predict(X), value, rtol=1e-12, atol=1e-12)
+
+    def test_range(self, members) -> None:
+        X, y = load_diabetes(return_X_y=True)
+        model = AFARegressor(members).fit(X, y)
+        far = np.concatenate([X, 20 * X, -500 * X])
+        values, fused = model.member_scores(far)[:, :, 0], model.predict(far)
+        assert (values.min(1) <= fused).all() and (fused <= values.max(1)).all()
+        assert values.min() < -1000
+
+    def test_explain(self, members) -> None:
+        X, y = load_diabetes(return_X_y=True)
+        model = AFARegressor(members).fit(X, y)
+        assert isinstance(model.network_, AFA) and model.network_.output == "identity"
+        table = model.explain().models.to_pandas()
+        assert table["model"].tolist() == ["linear", "knn", "tree"]
+        assert table["share"].sum() == pytest.approx(1)
+
+    def test_search_and_round_trip(self, members, tmp_path: Path) -> None:
+        X, y = load_diabetes(return_X_y=True)
+        grid = {"means": [("arithmetic",), MEANS], "tree": ["drop"], "knn__kneighborsregressor__n_neighbors": [5, 20]}
+        search = GridSearchCV(AFARegressor(members, cv=3), grid, cv=2).fit(X, y)
+        joblib.dump(search, tmp_path / "search.joblib")
+        np.testing.assert_array_equal(joblib.load(tmp_path / "search.joblib").predict(X), search.predict(X))
+
+
+class TestFitRegression:
+    @pytest.fixture
+    def data(self) -> tuple:
+        rng = np.random.default_rng(0)
+        y = rng.normal(size=250)
+        return y[:, None] + rng.normal(size=(250, 4)) * [0.3, 0.5, 1, 2], y
+
+    def test_derivatives(self) -> None:
+        rng = np.random.default_rng(0)
+        means = [*(get_mean(m) for m in MEANS), get_mean("power", q=3)]
+        problem = _Problem(rng.uniform(0.05, 0.95, (20, 3)), rng.random(20), np.ones(20), means)
+        logs, weight = rng.normal(size=(1, 4, 4)), rng.dirichlet(np.ones(20))[None]
+        _, gradient, hessian = problem.expand(logs, weight, 0.1)
+        for i, direction in enumerate(np.eye(16).reshape(16, 1, 4, 4) * 1e-5):
+            high, low = (problem.expand(logs + sign * direction, weight, 0.1) for sign in (1, -1))
+            np.testing.assert_allclose((high[0] - low[0]) / 2e-5, gradient[:, i], atol=1e-8)
+            np.testing.assert_allclose((high[1] - low[1])[0] / 2e-5, hessian[0, i], atol=1e-8)
+
+    def test_a_general_solver_finds_nothing_better(self, data) -> None:
+        values, y = data
+        z, t = (values + 9) / 18, (y + 9) / 18
+        problem = _Problem(z, t, np.ones(250), [get_mean(m) for m in MEANS])
+        w, a = problem.path(np.ones((1, 250)), 0.01)[-1]
+        logs = np.log(np.concatenate([w, a[:, :, None]], 2))
+
+        def objective(flat: np.ndarray) -> tuple:
+            value, gradient, _ = problem.expand(flat.reshape(logs.shape), np.full((1, 250), 1 / 250), 0.01)
+            return value[0], gradient[0]
+
+        found = minimize(objective, np.zeros(logs.size), jac=True, method="L-BFGS-B", options={"ftol": 1e-14})
+        assert objective(logs.ravel())[0] <= found.fun + 1e-8
+
+    @pytest.mark.parametrize("means", [("arithmetic",), MEANS, ("geometric",)], ids=str)
+    def test_order_and_weights(self, means, data) -> None:
+        values, y = data
+        rng = np.random.default_rng(1)
+        weight = rng.integers(0, 4, size=250).astype(float)
+        order = rng.permutation(250)
+        repeated = np.repeat(np.arange(250), weight.astype(int))
+        expected = fit_regression(values, y, weight, means)(values)
+        np.testing.assert_allclose(fit_regression(values[order], y[order], weight[order], means)(values), expected)
+        np.testing.assert_allclose(fit_regression(values[repeated], y[repeated], None, means)(values), expected)
+
+    def test_other_means_are_used_where_they_are_right(self) -> None:
+        values = np.random.default_rng(0).uniform(1, 100, (300, 2))
+        values[:2] = [[1, 100], [100, 1]]
+        z = (values - 1) / 99 + 0.05
+        fused = fit_regression(values, np.sqrt(z.prod(1)) * 99 - 3.95, means=MEANS)
+        assert "geometric" in [mean.name for mean in fused.network.means]
+
+    def test_default_means(self, data) -> None:
+        expected = fit_regression(*data, means=MEANS)
+        np.testing.assert_array_equal(fit_regression(*data)(data[0]), expected(data[0]))
+
+    def test_one_row(self) -> None:
+        fused = fit_regression(np.array([[1.0, 3.0]]), np.array([1.0]), means=MEANS)
+        assert 1 < fused(np.array([[1.0, 3.0]])).item() < 2
