@@ -118,7 +118,7 @@ def test_settings_come_from_defaults_recipe_file_and_command_line(tmp_path: Path
         ("methods: []", "at least one method"),
         ("dataset: imagenet-21k", "unknown dataset 'imagenet-21k'"),
         ("lr: -1", "lr must be a number > 0"),
-        ("head: round", "head must be one of"),
+        ("schedule: step", "schedule must be"),
         ("- a list", "settings as 'name: value'"),
         ("a: [", "not a YAML file"),
     ],

@@ -228,6 +228,7 @@ def test_progress_bar_says_where_it_is(capsys) -> None:
         ({"batch_size": 0}, "batch_size must be"),
         ({"lr": 0}, "lr must be"),
         ({"lr": "a"}, "lr must be"),
+        ({"seed": None}, "seed must be a whole number"),
         ({"epochs": None}, "epochs must be"),
         ({"validation": None}, "validation must be a share"),
         ({"targets": torch.tensor(1)}, "got a number"),

@@ -55,7 +55,10 @@ def test_block_runs(block: str, tmp_path, monkeypatch, capsys) -> None:
     space = names()
     if "FewShotLearner" in block:
         space["labels"] = [f"class {c}" for c in space["y"]]
+    before = set(space)
     exec(compile(block, "README", "exec"), space)
+    assert set(space) > before  # it imported and made what it says
+    assert ("print(" in block) == bool(capsys.readouterr().out.strip())
 
 
 @pytest.mark.parametrize(

@@ -10,23 +10,11 @@ import numpy as np
 import pytest
 
 from faverage import _page
+from faverage.experiment import DEFAULT_METHODS
 from faverage.experiment.charts import COLOURS, Series, line_chart, ticks
 from faverage.experiment.report import write_report
 
-METHODS = [
-    "no-fine-tuning",
-    "prototypes",
-    "arithmetic",
-    "geometric",
-    "harmonic",
-    "vote",
-    "shallow-net",
-    "deep-net",
-    "weighted-average",
-    "logistic",
-    "afa-paper",
-    "afa",
-]
+METHODS = list(DEFAULT_METHODS)
 TRAINED = {"shallow-net", "deep-net", "weighted-average", "afa-paper", "afa"}
 SECTIONS = [
     "F1 by session",

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -97,7 +97,7 @@ def fit(
     (True, True)
     """
     data = Data.check(network, scores, targets, sample_weight, loss)
-    _check_options(epochs, batch_size, lr, patience, validation)
+    _check_options(epochs, batch_size, lr, patience, validation, seed)
     held_out: Data | None = None
     if isinstance(validation, tuple):
         scores, targets, weight = (*validation, None)[:3]
@@ -179,12 +179,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _check_options(epochs: Any, batch_size: Any, lr: Any, patience: Any, validation: Any) -> None:
+def _check_options(epochs: Any, batch_size: Any, lr: Any, patience: Any, validation: Any, seed: Any) -> None:
     for name, value in (("epochs", epochs), ("batch_size", batch_size), ("patience", patience)):
         if name == "patience" and value is None:
             continue
         if not _is_number(value) or int(value) != value or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise ValueError(f"seed must be a whole number, got {seed!r}")
     if not _is_number(lr) or not 0 < lr < math.inf:
         raise ValueError(f"lr must be a finite number > 0, got {lr!r}")
     if isinstance(validation, tuple):

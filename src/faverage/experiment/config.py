@@ -55,7 +55,6 @@ class RunConfig:
         shots: examples of each new class.
         backbone: a name of ``faverage.vision``.
         weights: a checkpoint to start the backbone from.
-        head: of the base session, ``linear`` or ``cosine``.
         epochs: of the base session.
         batch_size: images a step.
         lr: learning rate.
@@ -79,7 +78,6 @@ class RunConfig:
     shots: int = 5
     backbone: str = "resnet18_small"
     weights: str | None = None
-    head: Literal["linear", "cosine"] = "linear"
     epochs: int = 57
     batch_size: int = 128
     lr: float = 0.1
@@ -129,9 +127,8 @@ class RunConfig:
         for name in ("lr", "threshold"):
             if not isinstance(getattr(self, name), int | float) or not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be a number > 0, got {getattr(self, name)!r}")
-        for name, choices in (("head", ("linear", "cosine")), ("schedule", ("cosine", "paper"))):
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        if self.schedule not in ("cosine", "paper"):
+            raise ConfigError(f"schedule must be 'cosine' or 'paper', got {self.schedule!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""

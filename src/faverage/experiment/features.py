@@ -120,7 +120,6 @@ def features_of_benchmark(config: RunConfig, out: Path, progress: Progress) -> F
         labels,
         backbone=backbone,
         indices=rest,
-        head=config.head,
         epochs=config.epochs,
         batch_size=config.batch_size,
         lr=config.lr,
@@ -156,9 +155,8 @@ def features_of_benchmark(config: RunConfig, out: Path, progress: Progress) -> F
     base_features, base_labels = of(rest)
     means = np.stack([unit(base_features[base_labels == c]).mean(0) for c in range(len(base.classes))])
     weight = model.head_weight.detach().numpy()
-    if model.head == "cosine":
-        raise ConfigError("head: cosine has no linear head to fuse; use head: linear for these methods")
-    bias = model.head_bias.detach().numpy() if model.head_bias is not None else np.zeros(len(weight), np.float32)
+    assert model.head_bias is not None  # a linear head has one
+    bias = model.head_bias.detach().numpy()
     memory, memory_labels = of(kept)
     test, test_labels = of(bench.test_until(len(bench.sessions) - 1))
     return Features(

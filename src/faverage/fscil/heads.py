@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from faverage.fusion._arrays import softmax
+
 __all__ = ["LinearHead", "PrototypeHead", "unit"]
 
 Array = NDArray[Any]
@@ -17,12 +19,6 @@ def unit(features: Array) -> Array:
     """Scale rows to length one (rows of zeros stay)."""
     length = np.linalg.norm(features, axis=-1, keepdims=True)
     return np.asarray(features / np.where(length > 0, length, 1.0))
-
-
-def softmax(logits: Array) -> Array:
-    """Return the softmax of the last dimension."""
-    e = np.exp(logits - logits.max(-1, keepdims=True))
-    return np.asarray(e / e.sum(-1, keepdims=True))
 
 
 @dataclass

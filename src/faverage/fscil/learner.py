@@ -185,12 +185,7 @@ class FewShotLearner:
 
     def head_scores(self, X: ArrayLike) -> Array:
         """Return what each head says: ``(n, K, N)``, NaN for classes that came after it (or before, by scope)."""
-        features = self._features(X)
-        scores = np.full((len(features), len(self.heads), len(self.classes)), np.nan, dtype=np.float32)
-        for k, head in enumerate(self.heads):
-            first = head.first if isinstance(head, PrototypeHead) else 0
-            scores[:, k, first : head.n_classes] = head.scores(features)
-        return scores
+        return self._scores_of(self._features(X))
 
     def explain(self) -> Explanation:
         """Return which head is trusted for which class, and with which mean."""
@@ -232,11 +227,11 @@ class FewShotLearner:
         return fuser
 
     def _scores_of(self, features: Array) -> Array:
-        backbone, self.backbone = self.backbone, None
-        try:
-            return self.head_scores(features)
-        finally:
-            self.backbone = backbone
+        scores = np.full((len(features), len(self.heads), len(self.classes)), np.nan, dtype=np.float32)
+        for k, head in enumerate(self.heads):
+            first = head.first if isinstance(head, PrototypeHead) else 0
+            scores[:, k, first : head.n_classes] = head.scores(features)
+        return scores
 
     def _features(self, X: ArrayLike) -> Array:
         features = np.asarray(X if self.backbone is None else self.backbone(X))
