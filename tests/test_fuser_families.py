@@ -55,6 +55,9 @@ def test_votes_first_then_mean_probability() -> None:
     partial = [[np.nan, 0.3, 0.7], [0.4, 0.6, np.nan], [np.nan] * 3]
     assert vote.predict([majority, tie, undecided, partial]).tolist() == [0, 1, 1, 2]
     assert (vote.predict_proba([majority, tie, undecided, partial]) > 0).all()
+    first = get_fuser("vote", ties="first")
+    assert first.predict([majority, tie, undecided, partial]).tolist() == [0, 0, 0, 1]
+    assert np.allclose(first.predict_proba([tie]), 1 / 3)  # three votes for three classes
 
 
 def test_pools_find_the_one_informative_model() -> None:

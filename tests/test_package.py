@@ -24,18 +24,20 @@ ALLOWED = {
     "export": {"network", "storage"},
     "explain": {"network", "_plot"},
     "_page": set(),
+    "_lines": {"_page"},
     "_plot": {"explain"},  # for type checking only
     "align": set(),
-    "data": {"storage"},
+    "data": {"_lines", "storage"},
     "fusion": {"align", "explain", "fit", "means", "network", "rows", "storage"},
     "_members": {"align"},
     "_regression": {"means", "network"},
     "_ensemble": {"_members"},
     "estimators": {"_ensemble", "_members", "_regression", "align", "explain", "fusion", "network"},
-    "fscil": {"align", "explain", "fusion", "storage"},
+    "fscil": {"align", "explain", "fusion", "storage", "vision"},  # vision only where a backbone has to be built
     "fuse": {"_page", "_plot", "align", "explain", "fusion", "storage"},
-    "vision": {"storage"},
-    "experiment": {"_page", "data", "fscil", "fusion", "storage", "vision"},
+    "vision": {"_lines", "storage"},
+    "rivals": {"fscil", "storage", "vision"},
+    "experiment": {"_lines", "_page", "data", "fscil", "fusion", "rivals", "storage", "vision"},
     "cli": {"data", "experiment", "fuse"},
 }
 

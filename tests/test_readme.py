@@ -37,6 +37,7 @@ def names() -> dict[str, Any]:
         "p2": p[1],
         "scores_new": np.full((2, 2, 3), 0.5),
         "features": features,
+        "images": rng.integers(0, 256, (90, 8, 8, 3), dtype=np.uint8),
         "labels": torch.from_numpy(y),
         "five_features_each": five,
         "new_labels": ["new"] * 5,

@@ -157,9 +157,9 @@ def test_the_table_has_our_numbers_and_the_papers(tmp_path: Path) -> None:
     for name, cells in rows.items():
         f1 = [s["f1"] for s in results["methods"][name]["sessions"]]
         plain = [re.sub(r"</?b>|<small>.*", "", cell) for cell in cells]
-        assert plain == [f"{100 * v:.2f}" for v in [*f1, np.mean(f1)]]
+        assert plain == [f"{100 * v:.2f}" for v in [*f1, np.mean(f1[1:])]]
         assert all("<small>" in cell for cell in cells) == (name == "afa-paper")
-    assert "<small>48.80</small>" in rows["afa-paper"][8] and "<small>60.08</small>" in rows["afa-paper"][9]
+    assert "<small>48.80</small>" in rows["afa-paper"][8] and "<small>58.17</small>" in rows["afa-paper"][9]
 
 
 def test_the_best_of_each_column_is_bold(tmp_path: Path) -> None:

@@ -229,9 +229,13 @@ def test_tensorboard_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         quick(images, labels, tensorboard=tmp_path)
 
 
-def test_progress_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_progress_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal, in lines on standard error; a terminal gets a bar (tests/test_run_progress.py)."""
+    monkeypatch.setattr("faverage._lines.PATIENCE_SECONDS", 0)
     images, labels = drawn(64)
-    model = quick(images, labels, epochs=2, progress=True)
-    assert "training" in capsys.readouterr().out
-    extract_features(model.backbone, images, transform=model.transform, device="cpu", progress=True)
-    assert "features" in capsys.readouterr().out
+    model = quick(images, labels, epochs=10, progress=True)
+    said = capsys.readouterr()
+    assert "training: " in said.err and "left" in said.err and "loss" in said.err and not said.out
+    options = {"transform": model.transform, "device": "cpu", "batch_size": 8}
+    extract_features(model.backbone, images, progress=True, **options)
+    assert "features: " in capsys.readouterr().err

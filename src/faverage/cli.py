@@ -120,7 +120,9 @@ def fuse(
 def run(
     dataset: Annotated[str | None, typer.Argument(help="A benchmark.", show_default="digits")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results.", show_default="runs/DATASET")] = None,
-    methods: Annotated[str | None, typer.Option(help="Names, with commas between.", show_default="all")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Names, with commas between; all: every one.", show_default="the fusers")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
     data: Annotated[str | None, typer.Option(help="Folder of the data.", show_default="$FAVERAGE_DATA")] = None,
     features: Annotated[str | None, typer.Option(help="Ready features (.npz) instead of images.")] = None,
@@ -128,8 +130,13 @@ def run(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.", show_default="auto")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of the base session.")] = None,
     shots: Annotated[int | None, typer.Option(help="Examples of each new class.", show_default="5")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Rivals: shared backbone and epochs, or each paper's.", show_default="shared")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds, with commas between: a run each.")] = None,
+    draws: Annotated[int | None, typer.Option(help="How often to draw the few shots.", show_default="1")] = None,
     weights: Annotated[str | None, typer.Option(help="A checkpoint for the backbone to start from.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Methods at a time.", show_default="2")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Methods at a time.", show_default="all cores")] = None,
     tensorboard: Annotated[str | None, typer.Option(help="Folder for TensorBoard.")] = None,
 ) -> None:
     """Train on base classes, learn the sessions, compare the methods: the paper's experiment on one data set.
@@ -139,27 +146,34 @@ def run(
     import shlex
     import sys
 
-    from faverage.data import DataError
     from faverage.experiment import ConfigError, RunConfig
     from faverage.experiment import run as carry_out
     from faverage.experiment.screen import Stages
     from faverage.experiment.tables import markdown
+    from faverage.experiment.trouble import explain, make_folder
 
     given = {"methods": methods, "data": data, "features": features, "seed": seed, "device": device, "epochs": epochs}
     given |= {"shots": shots, "weights": weights, "jobs": jobs, "tensorboard": tensorboard}
+    given |= {"recipe": recipe, "seeds": seeds, "draws": draws}
     try:
         settings = RunConfig.build(dataset, config, given)
         folder = out or Path("runs") / settings.dataset
-        folder.mkdir(parents=True, exist_ok=True)
-        with Stages(Console(stderr=True)) as screen:
+        make_folder(folder)
+    except ConfigError as error:
+        raise UserError(str(error)) from None
+    screen = Stages(Console(stderr=True))
+    try:
+        with screen:
             command = shlex.join(["faverage", *sys.argv[1:]])
             results = carry_out(settings, folder, command=command, progress=screen.progress)
-    except (ConfigError, DataError) as error:
-        raise UserError(str(error)) from None
-    except OSError as error:
-        raise UserError(f"{error.strerror or error}: {error.filename or ''}") from None
-    except KeyboardInterrupt:
-        raise UserError("stopped; the same command goes on where it was") from None
+    except (Exception, KeyboardInterrupt) as error:
+        said = explain(error, folder, screen.stage)
+        if said is None:
+            raise
+        if not isinstance(error, KeyboardInterrupt):
+            raise UserError(said) from None
+        screen.console.print(Text(said[:1].upper() + said[1:]), soft_wrap=True)
+        raise typer.Exit(130) from None
     Console().print(Text(markdown(results)), soft_wrap=True)
     Console().print(Text(f"Wrote {folder}/results.json, table.md, table.tex, table.csv, report.html"), soft_wrap=True)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.data.benchmark import IMAGENET, Benchmark, Indices, Normalisation, draw_shots
+from faverage.data.benchmark import IMAGENET, Benchmark, Indices, Normalisation, draw_shots, shown
 from faverage.data.decode import store_size
 from faverage.data.protocol import check_shots, drawn_sessions, listed_sessions, split_test
 from faverage.data.registry import Protocol, Request
@@ -50,9 +50,9 @@ def assemble_files(
         progress=request.progress,
     )
     if skipped:
-        shown = "; ".join(f"{image} ({reason})" for image, reason in skipped[:3])
+        first = "; ".join(f"{shown(image)} ({reason})" for image, reason in skipped[:3])
         more = "; ..." if len(skipped) > 3 else ""
-        warnings.warn(f"{name}: skipped {len(skipped):,} of {len(items):,} images: {shown}{more}", stacklevel=4)
+        warnings.warn(f"{name}: skipped {len(skipped):,} of {len(items):,} images: {first}{more}", stacklevel=4)
     labels = np.array([item.label for item in items], dtype=np.int64)
     parts = [items[i].test for i in kept]
     drawn = any(part is None for part in parts)

@@ -21,6 +21,15 @@ class DataError(ValueError):
     """Data that is absent, broken or not what its protocol says; the message says what to do."""
 
 
+def shown(name: str) -> str:
+    r"""A name for messages: what cannot be printed, such as a line break, is written out.
+
+    >>> print(shown("a b"), shown("c\nd"))
+    a b c\nd
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in name)
+
+
 @dataclass(frozen=True, eq=False)
 class Session:
     """One step of the protocol: the classes that are new in it, and their images.
@@ -111,7 +120,7 @@ def validate(benchmark: Benchmark) -> None:
         for label in session.classes:
             if label in known:
                 raise DataError(
-                    f"{name}: session {k} repeats class '{benchmark.class_names[label]}' of session {known[label]}; "
+                    f"{name}: session {k} repeats {_named(benchmark, {label})} of session {known[label]}; "
                     "a class may be new in one session only"
                 )
             known[label] = k
@@ -137,7 +146,7 @@ def _check_indices(benchmark: Benchmark, k: int, indices: Indices, part: str) ->
 
 
 def _named(benchmark: Benchmark, labels: set[int]) -> str:
-    return f"class '{benchmark.class_names[min(labels)]}'"
+    return f"class '{shown(benchmark.class_names[min(labels)])}'"
 
 
 def draw_shots(benchmark: Benchmark, seed: int, shots: int = 5) -> Benchmark:
@@ -159,7 +168,7 @@ def draw_shots(benchmark: Benchmark, seed: int, shots: int = 5) -> Benchmark:
     for label, pool in pools.items():
         if len(pool) < shots:
             raise DataError(
-                f"{benchmark.name}: class '{benchmark.class_names[label]}' has {len(pool)} training images, too few "
+                f"{benchmark.name}: {_named(benchmark, {label})} has {len(pool)} training images, too few "
                 f"for {shots} shots; ask for fewer, or use a copy of the data that holds more than the listed shots"
             )
     used = Counter(benchmark.labels[i] for session in benchmark.sessions[1:] for i in session.train)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faverage.data.assemble import assemble_files
-from faverage.data.benchmark import Benchmark, DataError
+from faverage.data.benchmark import Benchmark, DataError, shown
 from faverage.data.registry import Protocol, Request, register_benchmark
 from faverage.data.sources import class_folders, class_items, locate
 
@@ -33,7 +33,9 @@ def load_folder(request: Request) -> Benchmark:
         names, items = class_items(parts["train"], test=parts[held_out])
         foreign = sorted({sub.name for sub in class_folders(parts[held_out])} - set(names))
         if foreign:
-            raise DataError(f"{NAME}: {parts[held_out]} has a class '{foreign[0]}' that {parts['train']} does not have")
+            raise DataError(
+                f"{NAME}: {parts[held_out]} has a class '{shown(foreign[0])}' that {parts['train']} does not have"
+            )
     if len(names) < 2:
         raise DataError(f"{NAME}: {root} has {len(names)} sub-folders, at least 2 classes are needed.\n{LAYOUT}")
     if not items:

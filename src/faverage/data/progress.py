@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from faverage._lines import Lines
+
 __all__ = ["Progress"]
 
 PATIENCE_SECONDS = 2.0
 
 
 class Progress:
-    """Counts steps; after two seconds, draws a bar with the time left on standard error.
+    """Counts steps; after two seconds, shows the time left on standard error: as a bar, or in lines for a pipe.
 
     Args:
         title: What is being done.
@@ -25,6 +27,7 @@ class Progress:
         self.shown = shown
         self.done = 0
         self._start = time.monotonic()
+        self._lines = Lines(title, total)
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
@@ -37,10 +40,13 @@ class Progress:
     def advance(self, steps: int) -> None:
         """Count steps that are done."""
         self.done += steps
-        if self._bar is None and self.shown and time.monotonic() - self._start > PATIENCE_SECONDS:
+        if not self.shown or time.monotonic() - self._start < PATIENCE_SECONDS:
+            return
+        if self._bar is None:
             self._bar = self._draw()
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=self.done)
+        if self._bar.disable:
+            self._lines.update(self.done)
+        self._bar.update(self._bar.task_ids[0], completed=self.done)
 
     def _draw(self) -> Any:
         from rich.console import Console
@@ -48,7 +54,8 @@ class Progress:
         from rich.progress import Progress as Bar
 
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        bar = Bar(*columns, console=Console(stderr=True))
+        console = Console(stderr=True)
+        bar = Bar(*columns, console=console, disable=not (console.is_terminal or console.is_jupyter))
         bar.add_task(self.title, total=self.total, completed=self.done)
         bar.start()
         return bar

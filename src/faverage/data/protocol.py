@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.data.benchmark import DataError, Indices, Session, choose
+from faverage.data.benchmark import DataError, Indices, Session, choose, shown
 from faverage.data.registry import Protocol
 from faverage.data.sources import read_lines
 
@@ -72,8 +72,8 @@ def listed_sessions(
         repeated = known & set(classes)
         if repeated:
             raise DataError(
-                f"session_{k + 1}.txt repeats class '{class_names[min(repeated)]}', which an earlier session has "
-                "taught already; a class may be new in one session only"
+                f"session_{k + 1}.txt repeats class '{shown(class_names[min(repeated)])}', which an earlier session "
+                "has taught already; a class may be new in one session only"
             )
         expected = protocol.way if k else protocol.base
         if len(classes) != expected:
@@ -106,8 +106,8 @@ def check_shots(pools: dict[int, Indices], class_names: Sequence[str], shots: in
     for label, pool in pools.items():
         if len(pool) < shots:
             raise DataError(
-                f"class '{class_names[label]}' has {len(pool)} usable training images, fewer than {shots} shots; add "
-                "images, ask for fewer shots, or leave the class out"
+                f"class '{shown(class_names[label])}' has {len(pool)} usable training images, fewer than {shots} "
+                "shots; add images, ask for fewer shots, or leave the class out"
             )
 
 
@@ -124,8 +124,8 @@ def split_test(
         count = min(max(1, round(TEST_SHARE * len(own))), len(own) - shots, len(own) if most is None else most)
         if count < 1:
             raise DataError(
-                f"class '{name}' has {len(own)} usable images; {shots} shots and a test image need {shots + 1}: add "
-                "images, ask for fewer shots, or leave the class out"
+                f"class '{shown(name)}' has {len(own)} usable images; {shots} shots and a test image need {shots + 1}: "
+                "add images, ask for fewer shots, or leave the class out"
             )
         test[np.random.default_rng([seed, label, 0]).permutation(own)[:count]] = True
     return test

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from faverage.data.benchmark import DataError
+from faverage.data.benchmark import DataError, shown
 
 __all__ = ["Item", "find_below", "image_files", "locate", "read_lines", "zip_members"]
 
@@ -129,6 +129,6 @@ def check_absent(name: str, absent: list[str], listed: int) -> None:
     """Raise DataError where so many listed images are absent that a part of the data must be missing."""
     if len(absent) > SEVERAL_ABSENT * listed:
         raise DataError(
-            f"{name}: {len(absent):,} of {listed:,} listed images are absent, the first is {absent[0]}; "
+            f"{name}: {len(absent):,} of {listed:,} listed images are absent, the first is {shown(absent[0])}; "
             "a part of the data is probably missing: fetch it, or correct the lists"
         )

@@ -26,7 +26,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import UnidentifiedImageError
 
-from faverage.data.benchmark import DataError, Indices
+from faverage.data.benchmark import DataError, Indices, shown
 from faverage.data.decode import decode
 from faverage.data.progress import Progress
 from faverage.data.sources import Item, check_absent
@@ -165,7 +165,7 @@ def _write(file: BinaryIO, name: str, items: Sequence[Item], side: int, workers:
             count += len(pixels)
             bar.advance(len(pixels) + len(failures))
     if not count:
-        first = f", the first is {items[reasons[0][0]].name}: {reasons[0][1]}" if reasons else ""
+        first = f", the first is {shown(items[reasons[0][0]].name)}: {reasons[0][1]}" if reasons else ""
         raise DataError(f"{name}: none of {len(items)} images can be decoded{first}")
     file.seek(0)
     if _header(file, count, side) != start:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from faverage.data import benchmark_names
+from faverage.experiment.settings import FLOATS, ConfigError, as_float, check_settings
 from faverage.fscil.learner import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
 
@@ -26,19 +28,18 @@ DEFAULT_METHODS = (
     "afa-paper",
     "afa",
 )
-ALL_METHODS = tuple(dict.fromkeys([*DEFAULT_METHODS, *fuser_names(), *FEW_SHOT]))
+RIVAL_METHODS = ("lucir", "eeil", "sppr", "cec", "fact")
+ALL_METHODS = tuple(dict.fromkeys([*RIVAL_METHODS, *DEFAULT_METHODS, *fuser_names(), *FEW_SHOT]))
 
 # settings of the base session, where a data set wants others than the defaults
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {"backbone": "tiny", "epochs": 20, "batch_size": 64, "lr": 0.05, "flip": False},
+    "mini-imagenet": {"crop": 64, "epochs": 100},
+    "tiered-imagenet": {"crop": 64, "epochs": 100},
     "cifar100": {"backbone": "resnet18_small"},
     "cub200": {"backbone": "resnet18_large", "lr": 0.01},
     "fgvc-aircraft": {"backbone": "resnet18_large", "lr": 0.01},
 }
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be: the message names it and says what was expected."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +51,28 @@ class RunConfig:
         data: folder of the data; by default the variable FAVERAGE_DATA.
         features: a ``.npz`` of ready features; the base session is then not trained.
         methods: what to compare.
+        recipe: how rivals are trained: ``shared`` gives all methods the same backbone, crops and epochs of the base
+            session; ``paper`` gives each rival those of its own paper.
         seed: of everything that is drawn.
+        seeds: several seeds, for a run each; the first is ``seed``.
+        draws: how often the shots are drawn; the first draw is the usual one.
         device: ``auto``, ``cpu``, ``cuda``.
         shots: examples of each new class.
         backbone: a name of ``faverage.vision``.
         weights: a checkpoint to start the backbone from.
         epochs: of the base session.
+        rival_epochs: of the base session of rivals with the recipe ``paper``; None: each paper's.
         batch_size: images a step.
         lr: learning rate.
         schedule: ``cosine`` or ``paper``.
         weight_decay: of the base session.
         flip: whether training images are mirrored at random.
+        crop: side of the training crops in pixels; None: as ``faverage.vision.transforms_for`` has it.
         hold_out: images of each base class kept for rehearsal.
-        draws: stand-ins for each new class in rehearsal.
+        stand_ins: examples that stand in for each new class in rehearsal.
         temperature: of the prototype heads; None learns it.
         threshold: of the padding.
-        jobs: methods at a time.
+        jobs: methods at a time; by default as many as there are cores.
         tensorboard: folder for TensorBoard, or None.
     """
 
@@ -73,22 +80,27 @@ class RunConfig:
     data: str | None = None
     features: str | None = None
     methods: tuple[str, ...] = DEFAULT_METHODS
+    recipe: Literal["shared", "paper"] = "shared"
     seed: int = 0
+    seeds: tuple[int, ...] | None = field(default=None, metadata={"neutral": True})
+    draws: int = field(default=1, metadata={"neutral": True})
     device: str = "auto"
     shots: int = 5
     backbone: str = "resnet18_small"
     weights: str | None = None
     epochs: int = 57
+    rival_epochs: int | None = None
     batch_size: int = 128
     lr: float = 0.1
     schedule: Literal["cosine", "paper"] = "cosine"
     weight_decay: float = 5e-4
     flip: bool = True
+    crop: int | None = None
     hold_out: int = 20
-    draws: int = 50
+    stand_ins: int = 50
     temperature: float | None = None
     threshold: float = 0.5
-    jobs: int = field(default=2, metadata={"neutral": True})
+    jobs: int = field(default_factory=lambda: os.cpu_count() or 1, metadata={"neutral": True})
     tensorboard: str | None = field(default=None, metadata={"neutral": True})
 
     @classmethod
@@ -104,11 +116,14 @@ class RunConfig:
         for key in merged:
             if key not in known:
                 raise ConfigError(f"unknown setting '{key}' in {file}; known are: {', '.join(sorted(known))}")
-        if isinstance(merged.get("methods"), str):
-            merged["methods"] = [m.strip() for m in merged["methods"].split(",") if m.strip()]
-        if merged.get("methods") is not None:
-            merged["methods"] = tuple(DEFAULT_METHODS if m == "all" else m for m in merged["methods"])
-            merged["methods"] = tuple(_flat(merged["methods"]))
+        merged["methods"] = _methods(merged.get("methods", DEFAULT_METHODS))
+        merged["seeds"] = _seeds(merged.get("seeds"))
+        if merged["seeds"]:
+            merged["seed"] = merged["seeds"][0]
+        if merged.get("recipe") == "paper":
+            merged.setdefault("rival_epochs", {**settings, **given}.get("epochs"))
+        for name in FLOATS & merged.keys():
+            merged[name] = as_float(merged[name])
         config = replace(cls(), **merged)
         config.check()
         return config
@@ -120,31 +135,54 @@ class RunConfig:
                 raise ConfigError(f"unknown method '{method}'; known are: {', '.join(ALL_METHODS)}")
         if not self.methods:
             raise ConfigError("methods must name at least one method")
-        for name in ("epochs", "batch_size", "shots", "hold_out", "draws", "jobs"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
-        for name in ("lr", "threshold"):
-            if not isinstance(getattr(self, name), int | float) or not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be a number > 0, got {getattr(self, name)!r}")
-        if self.schedule not in ("cosine", "paper"):
-            raise ConfigError(f"schedule must be 'cosine' or 'paper', got {self.schedule!r}")
+        rivals = [method for method in self.methods if method in RIVAL_METHODS]
+        if rivals and self.features is not None:
+            raise ConfigError(f"'{rivals[0]}' trains its own network on images, and --features has none: leave one out")
+        if self.recipe not in ("shared", "paper"):
+            raise ConfigError(f"recipe must be 'shared' or 'paper', got {self.recipe!r}")
+        check_settings(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        return {**asdict(self), "methods": list(self.methods)}
+        return {**asdict(self), "methods": list(self.methods), "seeds": list(self.seeds) if self.seeds else None}
+
+    @property
+    def repeated(self) -> bool:
+        """Whether there are several seeds or several draws."""
+        return self.draws > 1 or len(self.seeds or ()) > 1
 
     def key(self) -> dict[str, Any]:
-        """Return what the results depend on, apart from which methods are compared and how many at a time."""
+        """Return what one repeat depends on, apart from which methods are compared and how many at a time.
+
+        The recipe of rivals is left out, too: base training and features are the same with either.
+        """
         neutral = {f.name for f in fields(self) if f.metadata.get("neutral")}
-        return {k: v for k, v in self.to_dict().items() if k not in neutral | {"methods"}}
+        return {k: v for k, v in self.to_dict().items() if k not in neutral | {"methods", "recipe", "rival_epochs"}}
 
 
-def _flat(methods: tuple[Any, ...]) -> list[str]:
+def _methods(given: Any) -> tuple[str, ...]:
+    """Return names from a list or from text with commas between; ``all`` stands for all usual ones."""
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, list | tuple):
+        raise ConfigError(f"methods must be names, as 'afa, vote' or [afa, vote], got {given!r}")
     flat: list[str] = []
-    for method in methods:
-        flat += [m for m in (method if isinstance(method, tuple) else (method,)) if m not in flat]
-    return flat
+    for name in (str(name).strip() for name in names):
+        flat += [m for m in ((*RIVAL_METHODS, *DEFAULT_METHODS) if name == "all" else (name,)) if m and m not in flat]
+    return tuple(flat)
+
+
+def _seeds(given: Any) -> tuple[int, ...] | None:
+    """Return several seeds from a list or from text with commas between."""
+    if given is None:
+        return None
+    parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list | tuple) else [given]
+    try:
+        seeds = tuple(dict.fromkeys(int(str(part)) for part in parts))
+    except ValueError:
+        seeds = ()
+    if not seeds or min(seeds) < 0:
+        raise ConfigError(f"seeds must be whole numbers of at least 0, as '0,1,2' or [0, 1, 2], got {given!r}")
+    return seeds
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -153,9 +191,10 @@ def _read(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ConfigError(f"no such file: {file}")
     try:
-        settings = yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
     if not isinstance(settings, dict):
-        raise ConfigError(f"{file} must hold settings as 'name: value' lines, found {type(settings).__name__}")
+        found = "nothing" if settings is None else f"a {type(settings).__name__}"
+        raise ConfigError(f"{file} must hold settings as 'name: value' lines, found {found}")
     return settings

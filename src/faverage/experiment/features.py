@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.experiment.config import ConfigError, RunConfig
+from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
+from faverage.experiment.pictures import Pictures, load_pictures
+from faverage.experiment.ready import read_features
+from faverage.experiment.rows import Rows
+
+if TYPE_CHECKING:
+    from faverage.vision import BaseModel
 
 __all__ = ["Features", "features_of_benchmark", "features_of_file"]
 
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, of how much (0: not known)
-_KEYS = ("test", "novel", "base_memory", "base_prototypes", "base_head_weight", "base_head_bias")
 
 
 @dataclass
@@ -29,12 +35,13 @@ class Features:
         prototypes: ``(C, d)``.
         head: W and b of the base head.
         sessions: classes of each session, as numbers in order of arrival.
-        train: for each later session its features and labels.
-        test, test_labels: of all classes.
+        vectors, labels: features of shots, tests and spare examples, and their classes.
+        rows: which of them are what.
         class_names: by number.
         source: where the choice of shots comes from.
         skipped: number of images that could not be read.
         base: what base training said of itself, or None.
+        pictures: the images, for methods that train on them; None for ready features.
     """
 
     memory: Array
@@ -42,139 +49,149 @@ class Features:
     prototypes: Array
     head: tuple[Array, Array]
     sessions: list[list[int]]
-    train: list[tuple[Array, Array]]
-    test: Array
-    test_labels: Array
+    vectors: Array
+    labels: Array
+    rows: Rows
     class_names: list[str]
     source: str
     skipped: int = 0
     base: dict[str, Any] | None = None
+    pictures: Pictures | None = None
+
+    @property
+    def train(self) -> list[tuple[Array, Array]]:
+        """For each later session its features and labels."""
+        return [(np.asarray(self.vectors[rows]), self.labels[rows]) for rows in self.rows.train]
+
+    @property
+    def test_labels(self) -> Array:
+        """Labels of all tests."""
+        return self.labels[self.rows.test]
+
+    @property
+    def test(self) -> Array:
+        """Features of all tests."""
+        return np.asarray(self.vectors[self.rows.test])
+
+    def redrawn(self, seed: int, draw: int) -> Features:
+        """Return the same with other shots, and without the images; see ``Rows.redrawn``."""
+        return replace(self, rows=self.rows.redrawn(self.labels, seed, draw), pictures=None)
 
 
 def features_of_file(path: Path) -> Features:
     """Read ready features: ``base_*``, ``novel`` and ``test`` arrays with their labels; sessions of five classes."""
-    if not path.is_file():
-        raise ConfigError(f"no such file of features: {path}")
-    try:
-        data = {name: array for name, array in np.load(path).items()}
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"{path} is not a .npz file of arrays: {error}") from None
-    needed = [*_KEYS, "test_labels", "novel_labels", "base_memory_labels"]
-    missing = [name for name in needed if name not in data]
-    if missing:
-        raise ConfigError(f"{path} lacks the array '{missing[0]}'; needed are: {', '.join(needed)}")
-    f = {name: data[name].astype(np.float32) for name in _KEYS}
-    labels = {name: data[f"{name}_labels"].astype(np.int64) for name in ("test", "novel", "base_memory")}
+    f, labels = read_features(path)
     n_base = len(f["base_prototypes"])
     new = np.unique(labels["novel"])
     groups = [new[i : i + 5].tolist() for i in range(0, len(new), 5)]
-    rows = [np.isin(labels["novel"], group) for group in groups]
+    places = [np.flatnonzero(np.isin(labels["novel"], group)) for group in groups]
+    tests = np.arange(len(labels["novel"]), len(labels["novel"]) + len(labels["test"]))
     return Features(
         f["base_memory"],
         labels["base_memory"],
         f["base_prototypes"],
         (f["base_head_weight"], f["base_head_bias"]),
         [list(range(n_base)), *groups],
-        [(f["novel"][r], labels["novel"][r]) for r in rows],
-        f["test"],
-        labels["test"],
+        np.concatenate([f["novel"], f["test"]]),
+        np.concatenate([labels["novel"], labels["test"]]),
+        Rows(tuple(places), tests, tests[:0]),
         [str(c) for c in range(int(labels["test"].max()) + 1)],
         f"ready features ({path.name})",
     )
 
 
-def features_of_benchmark(config: RunConfig, out: Path, progress: Progress) -> Features:
+def features_of_benchmark(config: RunConfig, work: Path, progress: Progress) -> Features:
     """Load the images, train the base session, extract features; each step goes on where a killed run left it."""
-    from faverage.data import load_benchmark
+    from faverage.experiment.resume import drop_broken_features
     from faverage.fscil.heads import unit
-    from faverage.vision import (
-        Augment,
-        extract_features,
-        get_backbone,
-        hold_out,
-        load_weights,
-        train_base,
-        transforms_for,
-    )
+    from faverage.vision import extract_features
 
     progress("loading images", 0, 0)
-    bench = load_benchmark(config.dataset, config.data, seed=config.seed, shots=config.shots)
-    arrival = np.array(bench.seen(len(bench.sessions) - 1))
-    number = np.full(len(bench.class_names), -1)
-    number[arrival] = np.arange(len(arrival))
-    labels = number[bench.labels]
-    base = bench.sessions[0]
-    rows = base.train
-    kept = rows[hold_out(labels[rows], per_class=config.hold_out, seed=config.seed)]
-    rest = np.setdiff1d(rows, kept)
-    augment, transform = transforms_for(bench.images.shape[1], mean=bench.normalise[0], std=bench.normalise[1])
-    if not config.flip:
-        augment = Augment(**{**augment.config(), "flip": 0.0})
-    backbone: Any = config.backbone
-    if config.weights is not None:
-        backbone = load_weights(get_backbone(config.backbone), config.weights)
+    pictures = load_pictures(config)
+    labels, rows = pictures.labels, pictures.rows
+    wanted = np.unique(np.concatenate([pictures.base, *rows.train, rows.test, rows.spare]))
+    place = np.full(len(labels), -1)
+    place[wanted] = np.arange(len(wanted))
+    stored_rows = Rows(tuple(place[part] for part in rows.train), place[rows.test], place[rows.spare])
+    words = (pictures.class_names, pictures.source, pictures.skipped)
+    if set(config.methods) <= set(RIVAL_METHODS):  # nobody asks for features
+        no, none = np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64)
+        vectors = np.zeros((len(wanted), 1), dtype=np.float32)
+        sessions = pictures.sessions
+        return Features(
+            no, none, no, (no, none), sessions, vectors, labels[wanted], stored_rows, *words, None, pictures
+        )
     progress("training the base session", 0, 0)
     start = time.perf_counter()
-    model = train_base(
-        bench.images,
-        labels,
+    rest = np.setdiff1d(pictures.base, pictures.kept)
+    model = _train(config, pictures, rest, work / "base-checkpoint.safetensors")
+    seconds = time.perf_counter() - start
+    model.save(work / "base.safetensors")
+    progress("extracting features", 0, 0)
+    cache = work / ("features.npy" if config.draws == 1 else "features-with-spare.npy")
+    drop_broken_features(cache)
+    options: dict[str, Any] = {"transform": model.transform, "device": config.device, "progress": True}
+    stored = extract_features(model.backbone, pictures.images, wanted, cache=cache, **options)
+
+    base_features = np.asarray(stored[place[rest]])
+    n_base = len(pictures.sessions[0])
+    means = np.stack([unit(base_features[labels[rest] == c]).mean(0) for c in range(n_base)])
+    assert model.head_bias is not None  # a linear head has one
+    about = {
+        "images": len(rest),
+        "epochs": config.epochs,
+        "crop": pictures.augment.size,
+        "images_per_second": model.images_per_second,
+        "seconds": seconds,
+        "ran": model.config["ran"],
+        "history": model.history,
+    }
+    return Features(
+        np.asarray(stored[place[pictures.kept]]),
+        labels[pictures.kept],
+        means,
+        (model.head_weight.detach().numpy(), model.head_bias.detach().numpy()),
+        pictures.sessions,
+        stored,
+        labels[wanted],
+        stored_rows,
+        *words,
+        about,
+        pictures,
+    )
+
+
+def _train(config: RunConfig, pictures: Pictures, rows: Array, checkpoint: Path) -> BaseModel:
+    """Train the base session."""
+    from faverage.experiment.resume import trained
+    from faverage.vision import get_backbone, load_weights, train_base
+
+    backbone: Any = config.backbone
+    if config.weights is not None:
+        try:
+            backbone = load_weights(get_backbone(config.backbone), Path(config.weights).expanduser())
+        except ValueError as error:
+            reason = str(error).partition(" cannot be read as a checkpoint")[0]
+            if reason != str(error):
+                reason += " is no checkpoint: expected a state dict, as .safetensors or written by torch.save"
+            raise ConfigError(f"weights: {reason}") from None
+    train = partial(
+        train_base,
+        pictures.images,
+        pictures.labels,
         backbone=backbone,
-        indices=rest,
+        indices=rows,
         epochs=config.epochs,
         batch_size=config.batch_size,
         lr=config.lr,
         schedule=config.schedule,
         weight_decay=config.weight_decay,
-        augment=augment,
-        transform=transform,
+        augment=pictures.augment,
+        transform=pictures.transform,
         device=config.device,
         seed=config.seed,
-        checkpoint=out / "base-checkpoint.safetensors",
+        checkpoint=checkpoint,
         progress=True,
         tensorboard=config.tensorboard,
     )
-    seconds = time.perf_counter() - start
-    model.save(out / "base.safetensors")
-    progress("extracting features", 0, 0)
-    wanted = np.unique(np.concatenate([np.concatenate([s.train, s.test]) for s in bench.sessions]))
-    stored = extract_features(
-        model.backbone,
-        bench.images,
-        wanted,
-        transform=model.transform,
-        device=config.device,
-        cache=out / "features.npy",
-        progress=True,
-    )
-    place = np.full(len(bench.labels), -1)
-    place[wanted] = np.arange(len(wanted))
-
-    def of(chosen: Array) -> tuple[Array, Array]:
-        return np.asarray(stored[place[chosen]]), labels[chosen]
-
-    base_features, base_labels = of(rest)
-    means = np.stack([unit(base_features[base_labels == c]).mean(0) for c in range(len(base.classes))])
-    weight = model.head_weight.detach().numpy()
-    assert model.head_bias is not None  # a linear head has one
-    bias = model.head_bias.detach().numpy()
-    memory, memory_labels = of(kept)
-    test, test_labels = of(bench.test_until(len(bench.sessions) - 1))
-    return Features(
-        memory,
-        memory_labels,
-        means,
-        (weight, bias),
-        [number[list(s.classes)].tolist() for s in bench.sessions],
-        [of(s.train) for s in bench.sessions[1:]],
-        test,
-        test_labels,
-        [bench.class_names[c] for c in arrival],
-        bench.source,
-        len(bench.skipped),
-        {
-            "epochs": config.epochs,
-            "images_per_second": model.images_per_second,
-            "seconds": seconds,
-            "history": model.history,
-        },
-    )
+    return trained(train, checkpoint)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from faverage._page import MISSING, bars, duration, facts, head, heat_map, number, page, stacks, table, text, warnings
 from faverage.experiment.charts import STYLE, Series, line_chart
+from faverage.experiment.report_scores import (
+    comparison_section,
+    f1_section,
+    last_section,
+    repeats_in_words,
+    scores_of,
+)
 
 __all__ = ["write_report"]
 
-_METRICS = ("accuracy", "base", "new", "harmonic", "f1", "forgetting")
 _OWN = ("afa",)
 
 Results = dict[str, Any]
@@ -34,9 +38,10 @@ def write_report(path: Path, results: Results) -> None:
         f'<p class="soft">{text(results.get("date") or "")}</p>',
         _cards(results),
         "<h2>F1 by session</h2>",
-        _f1(methods, looks, results.get("paper") or {}),
+        f1_section(methods, looks, results.get("paper") or {}),
         "<h2>After the last session</h2>",
-        _last(methods),
+        last_section(methods),
+        comparison_section(results.get("comparisons") or []),
         _confusion(methods),
         _losses(methods, looks),
         _base(results.get("base")),
@@ -53,10 +58,10 @@ def write_report(path: Path, results: Results) -> None:
 
 def _cards(results: Results) -> str:
     sessions = results["protocol"]["sessions"]
-    last = {name: f1[-1] for name, f1 in _scores(results["methods"]).items() if f1 and f1[-1] is not None}
+    last = {name: f1[-1] for name, f1 in scores_of(results["methods"]).items() if f1 and f1[-1] is not None}
     best = max(last, key=lambda name: last[name], default=None)
     cards = [
-        (str(results["dataset"]), f"dataset, seed {results.get('seed', MISSING)}"),
+        (str(results["dataset"]), f"dataset, {repeats_in_words(results)}"),
         (str(len(sessions)), "session" if len(sessions) == 1 else "sessions"),
         (str(sum(s.get("classes") or 0 for s in sessions)), "classes"),
         (MISSING if best is None else best, f"best at the last session, F1 {number(last.get(best or ''), scale=100)}"),
@@ -64,65 +69,6 @@ def _cards(results: Results) -> str:
         (duration(results.get("seconds")), "time"),
     ]
     return facts(cards)
-
-
-def _scores(methods: Results) -> dict[str, list[float | None]]:
-    """Return the F1 of each method by session; None where a method has fewer sessions than another, or no number."""
-    length = max((len(method["sessions"]) for method in methods.values()), default=0)
-    scores = {}
-    for name, method in methods.items():
-        f1 = [session.get("f1") for session in method["sessions"]]
-        f1 = [None if v is None or not math.isfinite(v) else v for v in f1]
-        scores[name] = f1 + [None] * (length - len(f1))
-    return scores
-
-
-def _f1(methods: Results, looks: dict[str, int], paper: dict[str, Sequence[float | None]]) -> str:
-    scores = _scores(methods)
-    length = max((len(f1) for f1 in scores.values()), default=0)
-    series = [Series(name, [_percent(v) for v in f1], looks[name]) for name, f1 in scores.items()]
-    chart = line_chart(series, title="Macro F1 of all classes seen so far", x_label="session", y_label="F1 (%)")
-    ours, theirs = {}, {}
-    for name, f1 in scores.items():
-        ours[name] = [*f1, _mean(f1)]
-        published = list(paper.get(name) or [])[:length]
-        published += [None] * (length - len(published))
-        theirs[name] = [*published, _mean(published)]
-    best = [_best([row[j] for row in ours.values()]) for j in range(length + 1)]
-    rows = []
-    for name, values in ours.items():
-        cells = ""
-        for value, other, top in zip(values, theirs[name], best, strict=True):
-            small = f"<small>{number(other)}</small>" if name in paper else ""
-            cells += f'<td class="n">{_bold(value, top)}{small}</td>'
-        rows.append(_row(name, cells))
-    note = "Percent, by session (0 is the base session); the best of each column is bold."
-    if any(name in paper for name in methods):
-        note += " Small below ours: the paper's number, where it has that method."
-    first = head(["method"], [*(str(k) for k in range(length)), "mean"])
-    return (chart if length > 1 else "") + f'<p class="soft">{note}</p>' + table(first, rows, "scores")
-
-
-def _last(methods: Results) -> str:
-    length = max((len(method["sessions"]) for method in methods.values()), default=0)
-    last = {name: m["sessions"][-1] if len(m["sessions"]) == length > 0 else {} for name, m in methods.items()}
-    values = {name: [session.get(metric) for metric in _METRICS] for name, session in last.items()}
-    best = []
-    for j, metric in enumerate(_METRICS):
-        best.append(_best([row[j] for row in values.values()], lowest=metric == "forgetting"))
-    rows = []
-    for name, row in values.items():
-        cells = "".join(f'<td class="n">{_bold(v, top)}</td>' for v, top in zip(row, best, strict=True))
-        seconds = [session.get("seconds") for session in methods[name]["sessions"]]
-        total = sum(s for s in seconds if s is not None) if any(s is not None for s in seconds) else None
-        rows.append(_row(name, f'{cells}<td class="n">{number(total)}</td>'))
-    note = (
-        "Percent. Base and new are the accuracies on base and on new classes, harmonic is their harmonic mean; "
-        "forgetting is what earlier classes lost since their best session, so less is better. "
-        "The time is that of all sessions."
-    )
-    first = head(["method"], ["accuracy", "base", "new", "harmonic", "F1", "forgetting", "time (s)"])
-    return f'<p class="soft">{note}</p>' + table(first, rows, "scores")
 
 
 def _confusion(methods: Results) -> str:
@@ -217,6 +163,8 @@ def _protocol(protocol: Results) -> str:
     skipped = protocol.get("skipped") or 0
     said = f"Shots and classes: {protocol.get('source') or MISSING}. "
     said += f"{skipped:,} images could not be read and were left out." if skipped else "No image was left out."
+    if protocol.get("draws"):
+        said += f" Fresh draws of the shots are {protocol['draws']}."
     first = head([], ["session", "new classes", "training images", "test images of these classes"])
     return f"<p>{text(said)}</p>" + table(first, rows)
 
@@ -227,27 +175,3 @@ def _settings(results: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in (results.get("versions") or {}).items())
     settings = f"<h3>Settings</h3><pre>{text(lines)}</pre>" if lines else ""
     return settings + f'<p class="soft">{text(versions)}</p>'
-
-
-def _row(name: str, cells: str) -> str:
-    mark = ' class="own"' if name in _OWN else ""
-    return f'<tr{mark}><td class="name">{text(name)}</td>{cells}</tr>'
-
-
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def _best(values: Sequence[float | None], lowest: bool = False) -> str:
-    known = [v for v in values if v is not None and number(v) != MISSING]
-    return number((min if lowest else max)(known), scale=100) if known else ""
-
-
-def _bold(value: float | None, best: str) -> str:
-    shown = number(value, scale=100)
-    return f"<b>{shown}</b>" if shown == best else shown

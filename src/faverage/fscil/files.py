@@ -1,4 +1,7 @@
-"""A learner on disk: ``learner.safetensors`` (heads, memory, configuration) and ``fuser.safetensors`` in one folder."""
+"""A learner on disk: one folder with ``learner.safetensors``, ``fuser.safetensors`` and ``backbone.safetensors``.
+
+The first holds heads, memory and configuration; the last is there where the learner has a backbone of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import numpy as np
 import torch
 
 from faverage.fscil.heads import LinearHead, PrototypeHead
+from faverage.fscil.images import ImageBackbone
 from faverage.fscil.learner import FewShotLearner
 from faverage.fscil.memory import Memory
 from faverage.fusion import Fuser, load_fuser
@@ -28,6 +32,7 @@ OPTIONS = (
     "threshold",
     "scope",
     "hold_out",
+    "training",
     "seed",
 )
 
@@ -39,13 +44,17 @@ def save_learner(learner: FewShotLearner, folder: Path) -> Path:
     if isinstance(learner.fuser, Fuser):
         raise ValueError("a learner with a fuser object cannot be saved; give the fuser by name and fuser_options")
     try:
-        json.dumps(learner.classes)
+        json.dumps([learner.classes, learner.training])
     except TypeError:
-        raise ValueError("class labels must be text or numbers to be saved") from None
+        raise ValueError("class labels and training options must be text or numbers to be saved") from None
     linear, *later = learner.heads
     assert isinstance(linear, LinearHead)
+    eyes = learner.backbone
+    model = eyes.model if isinstance(eyes, ImageBackbone) else None
     config = {
         "options": {name: getattr(learner, name) for name in OPTIONS},
+        "backbone": "features" if eyes is None else "given" if model is None else "saved",
+        "backbone_name": eyes.name if isinstance(eyes, ImageBackbone) else None,
         "classes": learner.classes,
         "sessions": [len(session) for session in learner.sessions],
         "tau": learner.tau,
@@ -70,6 +79,8 @@ def save_learner(learner: FewShotLearner, folder: Path) -> Path:
         write_tensors(fresh / "learner.safetensors", "learner", config, tensors)
         if learner.fitted is not None:
             learner.fitted.save(fresh / "fuser.safetensors")
+        if model is not None:
+            model.save(fresh / "backbone.safetensors")
         fresh.chmod(0o755)
         if folder.exists():
             old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
@@ -83,12 +94,25 @@ def save_learner(learner: FewShotLearner, folder: Path) -> Path:
     return folder
 
 
-def load_learner(folder: Path, backbone: Callable[[Any], Any] | None) -> FewShotLearner:
+def load_learner(folder: Path, backbone: Callable[[Any], Any] | None, device: str) -> FewShotLearner:
     """Read what ``save_learner`` wrote."""
     config, tensors = read_tensors(folder / "learner.safetensors", "learner")
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    if config.get("backbone") == "given" and backbone is None:
+        raise ValueError(
+            f"the learner in {folder} was saved without its backbone, a module or a function: give it again with "
+            "FewShotLearner.load(folder, backbone)"
+        )
     try:
-        learner = FewShotLearner(backbone, **config["options"])
+        learner = FewShotLearner(config["backbone_name"] or backbone, device=device, **config["options"])
+        if config["backbone"] == "saved" and backbone is None:
+            from faverage.vision import BaseModel
+
+            model = BaseModel.load(folder / "backbone.safetensors")
+            if isinstance(learner.backbone, ImageBackbone):
+                learner.backbone.model = model
+            else:
+                learner.backbone = ImageBackbone(model, {}, device)
         learner.classes, learner.tau = config["classes"], config["tau"]
         ends = np.cumsum(config["sessions"]).tolist()
         learner.sessions = [learner.classes[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,8 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from faverage.align import Padding
 from faverage.explain import Explanation, explain
 from faverage.fscil.heads import LinearHead, PrototypeHead, learn_temperature, unit
+from faverage.fscil.images import ImageBackbone, as_backbone
 from faverage.fscil.memory import Memory, Rehearsal
 from faverage.fusion import Fuser, get_fuser
+
+if TYPE_CHECKING:
+    from faverage.vision import BaseModel
 
 __all__ = ["METHODS", "FewShotLearner"]
 
@@ -23,6 +27,8 @@ Array = NDArray[Any]
 METHODS: dict[str, tuple[str, dict[str, Any], Rehearsal | None]] = {
     "afa": ("afa-paper", {"structure": "per_class", "epochs": 40}, None),
     "afa-paper": ("afa-paper", {"epochs": 40}, "shots"),
+    # two heads that disagree are a tie: by the first class the paper's numbers come back, by the mean they do not
+    "vote": ("vote", {"ties": "first"}, None),
 }
 _RULES = ("arithmetic", "geometric", "harmonic", "power", "vote")
 
@@ -34,7 +40,9 @@ class FewShotLearner:
     classes seen so far. A fuser, trained on rehearsed features, turns the heads' scores into one prediction.
 
     Args:
-        backbone: None: X are features. Otherwise a function from images to features ``(n, d)``.
+        backbone: None: X are features. Otherwise X are images, uint8 ``(n, S, S, 3)``, and this is a name of
+            ``faverage.vision.backbone_names`` (``fit_base`` trains it), a module or a ``BaseModel`` (used as they
+            are), or any function from X to features ``(n, d)``.
         fuser: ``afa`` (one weight a class, trained by gradient steps), ``afa-paper`` (full matrices and rehearsal of
             the shots, the paper to the letter), ``prototypes`` (the last head alone), ``no-fine-tuning`` (the base head
             alone), any fuser of ``faverage.fusion`` by name, or a fuser.
@@ -47,6 +55,8 @@ class FewShotLearner:
         threshold: t of the padding ``inlierness``.
         scope: ``all``: a session's head knows all classes so far; ``session``: only its own.
         hold_out: features of each base class kept for rehearsal, at most, and never more than a sixth of the class.
+        training: options of ``faverage.vision.train_base``, for a backbone given by name.
+        device: where the backbone works: ``auto``, ``cpu``, ``cuda``.
         seed: of everything that is drawn.
 
     >>> rng = np.random.default_rng(0)
@@ -63,7 +73,7 @@ class FewShotLearner:
 
     def __init__(
         self,
-        backbone: Callable[[Any], Any] | None = None,
+        backbone: str | Callable[[Any], Any] | BaseModel | None = None,
         fuser: str | Fuser = "afa",
         *,
         fuser_options: dict[str, Any] | None = None,
@@ -74,6 +84,8 @@ class FewShotLearner:
         threshold: float = 0.5,
         scope: Literal["all", "session"] = "all",
         hold_out: int = 20,
+        training: dict[str, Any] | None = None,
+        device: str = "auto",
         seed: int = 0,
     ) -> None:
         if isinstance(fuser, str) and fuser not in ("prototypes", "no-fine-tuning"):
@@ -86,7 +98,9 @@ class FewShotLearner:
             raise ValueError(f"temperature must be a finite number > 0, got {temperature!r}")
         if draws < 1 or hold_out < 1:
             raise ValueError(f"draws and hold_out must be at least 1, got {draws!r} and {hold_out!r}")
-        self.backbone, self.fuser, self.fuser_options = backbone, fuser, dict(fuser_options or {})
+        self.training, self.device = dict(training or {}), device
+        self.backbone = as_backbone(backbone, self.training, device)
+        self.fuser, self.fuser_options = fuser, dict(fuser_options or {})
         self.rehearsal, self.draws, self.temperature = rehearsal, draws, temperature
         self.padding: Padding = padding
         self.threshold, self.scope, self.hold_out, self.seed = threshold, scope, hold_out, seed
@@ -112,29 +126,31 @@ class FewShotLearner:
             prototypes: ``(C, d)``, means of normalised features of the sorted classes. X is then the memory: features
                 that neither head nor prototypes were made from.
         """
-        features = self._features(X)
-        labels = np.asarray(y)
+        labels, n = np.asarray(y), len(np.asarray(X))
         classes, numbers = np.unique(labels, return_inverse=True)
-        if len(features) != len(labels) or len(classes) < 2:
+        if n != len(labels) or len(classes) < 2:
             raise ValueError(
-                f"fit_base needs one label for each of the {len(features)} examples and at least two classes, "
+                f"fit_base needs one label for each of the {n} examples and at least two classes, "
                 f"got {len(labels)} labels of {len(classes)} classes"
             )
+        kept = held_out(numbers, self.hold_out, self.seed) if prototypes is None else np.ones(n, dtype=bool)
+        if isinstance(self.backbone, ImageBackbone) and self.backbone.name is not None:
+            if head is not None or prototypes is not None:
+                raise ValueError("a backbone given by name is trained here and brings its own head and prototypes")
+            head = self.backbone.fit(np.asarray(X), numbers, np.flatnonzero(~kept), self.seed)
+        features = self._features(X, fresh=True)
+        rest = ~kept if prototypes is None else kept
         if prototypes is None:
-            kept = held_out(numbers, self.hold_out, self.seed)
-            rest = ~kept
             means = np.stack([unit(features[rest & (numbers == c)]).mean(0) for c in range(len(classes))])
-            memory = Memory.of_base(features[kept], numbers[kept], means)
-            linear = _fit_head(features[rest], numbers[rest], len(classes)) if head is None else _head(head)
         else:
             means = np.asarray(prototypes, dtype=features.dtype)
-            memory = Memory.of_base(features, numbers, means)
-            linear = _fit_head(features, numbers, len(classes)) if head is None else _head(head)
+        linear = _fit_head(features[rest], numbers[rest], len(classes)) if head is None else _head(head)
         if means.shape != (len(classes), features.shape[1]) or linear.weight.shape != means.shape:
             raise ValueError(
                 f"head and prototypes must have {len(classes)} rows of {features.shape[1]} numbers, one a class, got "
                 f"{linear.weight.shape} and {means.shape}"
             )
+        memory = Memory.of_base(features[kept], numbers[kept], means)
         self.classes, self.sessions = classes.tolist(), [classes.tolist()]
         self.heads, self.memory, self.prototypes = [linear], memory, means
         self.tau = self.temperature or learn_temperature(PrototypeHead(means, 16.0), memory.base, memory.base_labels)
@@ -199,17 +215,19 @@ class FewShotLearner:
         raise ValueError("explain needs a learned session and a fuser with weights to read: 'afa' or 'afa-paper'")
 
     def save(self, folder: str | Path) -> Path:
-        """Write the learner, without its backbone, to a folder."""
+        """Write the learner to a folder, with a backbone that was given by name or as a ``BaseModel``."""
         from faverage.fscil.files import save_learner
 
         return save_learner(self, Path(folder))
 
     @classmethod
-    def load(cls, folder: str | Path, backbone: Callable[[Any], Any] | None = None) -> FewShotLearner:
-        """Read a learner that ``save`` wrote; give it its backbone again."""
+    def load(
+        cls, folder: str | Path, backbone: Callable[[Any], Any] | None = None, *, device: str = "auto"
+    ) -> FewShotLearner:
+        """Read a learner that ``save`` wrote; a backbone that is a module or a function must be given again."""
         from faverage.fscil.files import load_learner
 
-        return load_learner(Path(folder), backbone)
+        return load_learner(Path(folder), backbone, device)
 
     def _fit_fuser(self) -> Fuser | None:
         if self.fuser in ("prototypes", "no-fine-tuning"):
@@ -233,14 +251,14 @@ class FewShotLearner:
             scores[:, k, first : head.n_classes] = head.scores(features)
         return scores
 
-    def _features(self, X: ArrayLike) -> Array:
+    def _features(self, X: ArrayLike, *, fresh: bool = False) -> Array:
         features = np.asarray(X if self.backbone is None else self.backbone(X))
         if features.ndim != 2:
             raise ValueError(f"features must have shape (n, d), got {features.shape}; images need a backbone")
         features = features.astype(np.float32, copy=False)
         if not np.isfinite(features).all():
             raise ValueError("features must be finite")
-        if self.heads and features.shape[1] != self.prototypes.shape[1]:
+        if self.heads and not fresh and features.shape[1] != self.prototypes.shape[1]:
             raise ValueError(f"features must have {self.prototypes.shape[1]} columns, got {features.shape[1]}")
         return features
 

@@ -6,6 +6,7 @@ They are the baselines that a learned average has to beat.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -126,7 +127,7 @@ class PowerMean(MeanRule):
 @register_fuser("vote")
 @dataclass(eq=False, kw_only=True)
 class Vote(Rule):
-    """Majority vote; ties go to the mean probability.
+    """Majority vote; ties go to the mean probability, or to the first class.
 
     Each model votes for its most probable class among those that it knows; where several are equal, for the one of
     them with the largest mean probability. A model that gave no answer does not vote. With v_n votes out of V, and m
@@ -136,9 +137,20 @@ class Vote(Rule):
 
     As m_n/2 < 1, votes decide first and m only between classes with as many votes.
 
+    Args:
+        ties: ``mean`` as above, or ``first``: p_n = v_n / V, so that of classes with as many votes the first is the
+            most probable one, as in counts of hard labels.
+
     >>> Vote().predict_proba([[[0.6, 0.4], [0.9, 0.1], [0.0, 1.0]]]).round(3)
     array([[0.643, 0.357]])
     """
+
+    ties: Literal["mean", "first"] = "mean"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ties not in ("mean", "first"):
+            raise ValueError(f"ties must be 'mean' or 'first', got {self.ties!r}")
 
     def _predict(self, scores: Array) -> Array:
         values = self._padded(scores)
@@ -146,10 +158,13 @@ class Vote(Rule):
         mean = normalise(masked_mean(values))
         filled = np.where(np.isnan(values), -1.0, values)
         top = filled.max(2, keepdims=True)
-        choice = np.where(filled == top, mean[:, None], -1.0).argmax(2)
+        by_mean = self.ties == "mean"
+        choice = np.where(filled == top, mean[:, None] if by_mean else 1.0, -1.0).argmax(2)
         answered = top[:, :, 0] >= 0
         votes = np.zeros((n_rows, n_classes))
         np.add.at(votes, (np.arange(n_rows)[:, None], choice), answered)
+        if not by_mean:
+            return normalise(votes)
         mean = (1 - _SMOOTHING) * mean + _SMOOTHING / n_classes
         shares: Array = (votes + mean / 2) / (answered.sum(1, keepdims=True) + 0.5)
         return shares

@@ -4,7 +4,9 @@ from faverage.vision.augment import IMAGENET_MEAN, IMAGENET_STD, Augment, Evalua
 from faverage.vision.backbones import ResNet18, TinyNet, backbone_names, get_backbone, load_weights
 from faverage.vision.extract import extract_features
 from faverage.vision.model import BaseModel, Head
-from faverage.vision.training import hold_out, learning_rate, train_base
+from faverage.vision.optimise import Training, learning_rate, train_network
+from faverage.vision.trainable import Trainable
+from faverage.vision.training import hold_out, train_base
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -15,6 +17,8 @@ __all__ = [
     "Head",
     "ResNet18",
     "TinyNet",
+    "Trainable",
+    "Training",
     "backbone_names",
     "extract_features",
     "get_backbone",
@@ -22,5 +26,6 @@ __all__ = [
     "learning_rate",
     "load_weights",
     "train_base",
+    "train_network",
     "transforms_for",
 ]

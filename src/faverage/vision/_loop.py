@@ -31,34 +31,53 @@ class Loop:
         augment: the training transform, for its noise.
         seed: with the number of the epoch, it determines all that the epoch draws.
         rate: learning rate at a moment, in epochs.
+        epochs: how many there will be, for the network to know.
+        asked: the batch size that was asked for, where the network makes batches of its own.
     """
 
     def __init__(
-        self, step: Step, store: Store, labels: Tensor, augment: Augment, *, seed: int, rate: Callable[[float], float]
+        self,
+        step: Step,
+        store: Store,
+        labels: Tensor,
+        augment: Augment,
+        *,
+        seed: int,
+        rate: Callable[[float], float],
+        epochs: int = 1,
+        asked: int | None = None,
     ) -> None:
-        self.step, self.store, self.labels, self.augment, self.seed, self.rate = (
-            step,
-            store,
-            labels,
-            augment,
-            seed,
-            rate,
-        )
+        self.step, self.store, self.labels, self.augment = step, store, labels, augment
+        self.seed, self.rate, self.epochs = seed, rate, epochs
         self.batch_size = len(step.labels)
-        self.steps = len(labels) // self.batch_size
+        self.asked = asked or self.batch_size
         self.generator = torch.Generator(labels.device)
+        self.on_host = labels.cpu().numpy()
+        self.steps = len(self._order(0)) // self.batch_size
+
+    def _order(self, number: int) -> Tensor:
+        """Seed everything for an epoch and return its rows, one batch after the other."""
+        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+        torch.manual_seed(seed)  # for layers that draw on their own, such as dropout
+        self.generator.manual_seed(seed)
+        own = self.step.network.order(self.on_host, self.asked, np.random.default_rng(seed))
+        if own is not None:
+            return torch.from_numpy(np.ascontiguousarray(own).reshape(-1)).to(self.labels.device)
+        return torch.randperm(len(self.labels), generator=self.generator, device=self.labels.device)
 
     def epoch(self, number: int, advance: Callable[[], None]) -> dict[str, float]:
         """Train for one epoch and return its row of the history."""
         begin = time.perf_counter()
-        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0] >> np.uint64(1))
-        torch.manual_seed(seed)  # for layers that draw on their own, such as dropout
-        self.generator.manual_seed(seed)
+        order = self._order(number)
         step, size = self.step, self.batch_size
-        order = torch.randperm(len(self.labels), generator=self.generator, device=self.labels.device)
+        step.network.start_epoch(number, self.epochs)
         labels = self.labels[order]
         order = order if self.store.resident is not None else order.cpu()
-        noise = self.augment.draw(self.steps * size, self.generator).view(self.steps, size, -1)
+        n = self.steps * size
+        noise = self.augment.draw(n, self.generator)
+        if step.network.extras:
+            noise = torch.cat([noise, step.network.draw(n, self.generator)], 1)
+        noise = noise.view(self.steps, size, -1)
         step.totals.zero_()
         for i in range(self.steps):
             rows = slice(i * size, (i + 1) * size)
@@ -68,8 +87,12 @@ class Loop:
             step.lr.fill_(self.rate(number + i / self.steps))
             step()
             advance()
-        loss, accuracy = (step.totals / (self.steps * size)).tolist()
+        loss, accuracy = (step.totals / n).tolist()
         return {"loss": loss, "accuracy": accuracy, "lr": self.rate(number), "seconds": time.perf_counter() - begin}
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be gone on from: it is broken, or belongs to another training."""
 
 
 class Checkpoint:
@@ -97,10 +120,13 @@ class Checkpoint:
         """Put a stored state into ``step`` and return the history up to it; without a file, an empty history."""
         if self.path is None or not self.exists():
             return {name: [] for name in COLUMNS}
-        about, tensors = read_tensors(self.path, _KIND)
+        try:
+            about, tensors = read_tensors(self.path, _KIND)
+        except ValueError as error:
+            raise CheckpointError(f"{error}; give another path, or delete the file to start anew") from None
         differences = _differences(about["config"], self.config)
         if differences:
-            raise ValueError(
+            raise CheckpointError(
                 f"checkpoint {self.path} belongs to another training: {'; '.join(differences)}. "
                 "Give another path, or delete the file to start anew"
             )

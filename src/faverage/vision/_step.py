@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from faverage.vision._device import autocast
 from faverage.vision.augment import Augment
-from faverage.vision.model import Network
+from faverage.vision.trainable import Trainable
 
 _WARM_UP = 5  # steps before a capture, so that cuDNN has chosen its algorithms and every buffer exists
 
@@ -21,16 +20,16 @@ class Objective(nn.Module):
     """Augmentation, network and loss in one module, to be compiled as one.
 
     Args:
-        network: backbone and head.
+        network: what is trained.
         augment: the training transform, on the device of the network.
         device: where they are.
-        dtype: in which the backbone computes; head and loss are float32.
+        dtype: in which the network embeds images; its loss is float32.
         layout: memory format of the images.
     """
 
     def __init__(
         self,
-        network: Network,
+        network: Trainable,
         augment: Augment,
         device: torch.device,
         dtype: torch.dtype,
@@ -41,11 +40,11 @@ class Objective(nn.Module):
 
     def forward(self, batch: Tensor, labels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss, and how many of the ``(b, S, S, 3)`` images were classified right."""
-        images = self.augment(batch, noise).contiguous(memory_format=self.layout)
+        images = self.augment(batch, noise[:, : Augment.NOISE]).contiguous(memory_format=self.layout)
+        extra = noise[:, Augment.NOISE :]
         with autocast(self.device, self.dtype):
-            features = self.network.backbone(images)
-        logits = self.network.head(features.float())
-        return F.cross_entropy(logits, labels), (logits.detach().argmax(1) == labels).sum()
+            embedded = self.network.embed(images, labels, extra)
+        return self.network.loss(embedded, labels, extra)
 
 
 class Step:
@@ -61,7 +60,7 @@ class Step:
     Attributes:
         batch: uint8 ``(b, S, S, 3)``.
         labels: int64 ``(b,)``.
-        noise: ``(b, 8)``, see ``Augment``.
+        noise: ``(b, 8 + extras)``, see ``Augment`` and ``Trainable``.
         lr: the learning rate, a tensor, so that a captured step sees its changes.
         totals: ``(2,)``, sums of loss x images and of right answers since it was last zeroed.
         variant: ``plain``, ``compiled``, ``captured`` or ``compiled+captured``.
@@ -75,11 +74,12 @@ class Step:
         self.network = objective.network
         self.batch = torch.zeros((batch_size, side, side, 3), dtype=torch.uint8, device=device)
         self.labels = torch.zeros(batch_size, dtype=torch.int64, device=device)
-        self.noise = torch.zeros((batch_size, Augment.NOISE), device=device)
+        self.noise = torch.zeros((batch_size, Augment.NOISE + self.network.extras), device=device)
         self.totals = torch.zeros(2, device=device)
         self.lr = torch.zeros((), device=device)
+        learned = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.SGD(
-            self.network.parameters(),
+            list(learned.values()),
             lr=self.lr,
             momentum=momentum,
             nesterov=momentum > 0,
@@ -87,8 +87,8 @@ class Step:
             fused=True,
         )
         # zeros give the same first step as no buffer, and make every step, and every checkpoint, alike
-        self.momentum = {name: torch.zeros_like(p) for name, p in self.network.named_parameters()}
-        for name, parameter in self.network.named_parameters():
+        self.momentum = {name: torch.zeros_like(p) for name, p in learned.items()}
+        for name, parameter in learned.items():
             self.optimizer.state[parameter]["momentum_buffer"] = self.momentum[name]
         self.variant = "plain"
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -104,6 +104,7 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
         loss, right = self.objective(self.batch, self.labels, self.noise)
         loss.backward()
+        self.network.change_gradients()
         self.optimizer.step()
         self.totals += torch.stack([loss.detach().float() * len(self.labels), right.float()])
 

@@ -214,7 +214,11 @@ class Evaluate(_Normalise):
 
 
 def transforms_for(
-    side: int, *, mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
+    side: int,
+    *,
+    crop: int | None = None,
+    mean: Sequence[float] = IMAGENET_MEAN,
+    std: Sequence[float] = IMAGENET_STD,
 ) -> tuple[Augment, Evaluate]:
     """Return the usual transforms for stored images of ``side`` px.
 
@@ -222,13 +226,18 @@ def transforms_for(
     evaluation scales by 92 / 84 and cuts ``side`` out. Above: resized crop to 7/8 of ``side`` (224 of 256), and the
     same out of the middle for evaluation.
 
+    Args:
+        side: of the stored images.
+        crop: side of the training crops, instead of the usual one; evaluation stays as it is.
+        mean: of the three channels, on a scale of 0 to 1.
+        std: likewise.
+
     >>> [t.config()["size"] for t in transforms_for(256)]
     [224, 224]
     """
     if side <= 32:
-        return Augment(side, crop="padded", padding=side // 8, mean=mean, std=std), Evaluate(side, mean=mean, std=std)
-    if side <= 128:
-        resize = round(side * 92 / 84)
-        return Augment(side, mean=mean, std=std), Evaluate(side, resize=resize, mean=mean, std=std)
-    size = side * 7 // 8
-    return Augment(size, mean=mean, std=std), Evaluate(size, mean=mean, std=std)
+        augment = Augment(crop or side, crop="padded", padding=side // 8, mean=mean, std=std)
+        return augment, Evaluate(side, mean=mean, std=std)
+    size = side if side <= 128 else side * 7 // 8
+    resize = round(side * 92 / 84) if side <= 128 else None
+    return Augment(crop or size, mean=mean, std=std), Evaluate(size, resize=resize, mean=mean, std=std)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,11 +31,12 @@ class Block(nn.Module):
             shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
             self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(outputs))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``(n, inputs, h, w)`` to ``(n, outputs, h / stride, w / stride)``."""
+    def forward(self, x: Tensor, relu: bool = True) -> Tensor:
+        """Map ``(n, inputs, h, w)`` to ``(n, outputs, h / stride, w / stride)``, with a last ReLU or without."""
         shortcut = x if self.downsample is None else self.downsample(x)
         x = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.bn2(self.conv2(x)) + shortcut)
+        x = self.bn2(self.conv2(x)) + shortcut
+        return F.relu(x) if relu else x
 
 
 class ResNet18(nn.Module):
@@ -47,18 +48,19 @@ class ResNet18(nn.Module):
         stem: ``large`` is the usual 7x7 convolution with stride 2 and a max-pool, for 224 px; ``small`` is a 3x3
             convolution with stride 1 and no pool, for 84 px and below.
         width: channels of the first stage.
+        last_relu: whether the last block ends with a ReLU; without it features may be negative.
 
     >>> ResNet18("small")(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 512])
     """
 
-    def __init__(self, stem: Literal["small", "large"] = "large", *, width: int = 64) -> None:
+    def __init__(self, stem: Literal["small", "large"] = "large", *, width: int = 64, last_relu: bool = True) -> None:
         super().__init__()
         if stem not in ("small", "large"):
             raise ValueError(f"unknown stem {stem!r}: use 'small' (84 px and below) or 'large' (224 px)")
         if width < 1:
             raise ValueError(f"width must be at least 1, got {width}")
-        self.stem, self.width, self.dimension = stem, width, 8 * width
+        self.stem, self.width, self.dimension, self.last_relu = stem, width, 8 * width, last_relu
         kernel, stride, padding = (7, 2, 3) if stem == "large" else (3, 1, 1)
         self.conv1 = nn.Conv2d(3, width, kernel, stride, padding, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -70,31 +72,41 @@ class ResNet18(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features ``(n, dimension)`` of normalised images ``(n, 3, S, S)``."""
+        return self.second_half(self.first_half(x))
+
+    def first_half(self, x: Tensor) -> Tensor:
+        """Return what the second of the four stages gives."""
         x = F.relu(self.bn1(self.conv1(x)))
         if self.stem == "large":
             x = F.max_pool2d(x, 3, 2, 1)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return cast(Tensor, self.layer2(self.layer1(x)))
+
+    def second_half(self, x: Tensor) -> Tensor:
+        """Return the features of what ``first_half`` gives."""
+        x = self.layer4[1](self.layer4[0](self.layer3(x)), relu=self.last_relu)
         return x.mean((2, 3), dtype=torch.float32)
 
     def config(self) -> dict[str, Any]:
         """Return what ``get_backbone`` needs to build this network again."""
-        return {"name": f"resnet18_{self.stem}", "width": self.width}
+        config = {"name": f"resnet18_{self.stem}", "width": self.width}
+        return config if self.last_relu else {**config, "last_relu": False}
 
 
 class TinyNet(nn.Module):
     """Four blocks of 3x3 convolution, batch norm and ReLU, for images of 8 to 32 px: ``(n, 3, S, S)`` to ``(n, d)``.
 
-    The first three blocks end with a 2x2 max-pool; the last one has ``dimension`` channels, the others half as many.
+    The first three blocks end with a 2x2 max-pool; the last one has ``dimension`` channels, the others half as many,
+    and ends without ReLU if ``last_relu`` is False.
 
     >>> TinyNet(dimension=64)(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 64])
     """
 
-    def __init__(self, *, dimension: int = 128) -> None:
+    def __init__(self, *, dimension: int = 128, last_relu: bool = True) -> None:
         super().__init__()
         if dimension < 2:
             raise ValueError(f"dimension must be at least 2, got {dimension}")
-        self.dimension = dimension
+        self.dimension, self.last_relu = dimension, last_relu
         sizes = [3, dimension // 2, dimension // 2, dimension // 2, dimension]
         pairs = list(pairwise(sizes))
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairs)
@@ -103,15 +115,24 @@ class TinyNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features ``(n, dimension)`` of normalised images ``(n, 3, S, S)``."""
-        for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
-            x = F.relu(norm(conv(x)))
-            if i < 3:
-                x = F.max_pool2d(x, 2, ceil_mode=True)
-        return x.mean((2, 3), dtype=torch.float32)
+        return self.second_half(self.first_half(x))
+
+    def first_half(self, x: Tensor) -> Tensor:
+        """Return what the second of the four blocks gives."""
+        for i in (0, 1):
+            x = F.max_pool2d(F.relu(self.norms[i](self.convs[i](x))), 2, ceil_mode=True)
+        return x
+
+    def second_half(self, x: Tensor) -> Tensor:
+        """Return the features of what ``first_half`` gives."""
+        x = F.max_pool2d(F.relu(self.norms[2](self.convs[2](x))), 2, ceil_mode=True)
+        x = self.norms[3](self.convs[3](x))
+        return (F.relu(x) if self.last_relu else x).mean((2, 3), dtype=torch.float32)
 
     def config(self) -> dict[str, Any]:
         """Return what ``get_backbone`` needs to build this network again."""
-        return {"name": "tiny", "dimension": self.dimension}
+        config = {"name": "tiny", "dimension": self.dimension}
+        return config if self.last_relu else {**config, "last_relu": False}
 
 
 _BACKBONES: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -156,9 +157,13 @@ class _Cache:
                 return rows
         self._say(0)
         self.path.unlink(missing_ok=True)
+        self.partial.unlink(missing_ok=True)
         self.array = np.lib.format.open_memmap(
             self.partial, mode="w+", dtype=np.dtype(self.key["dtype"]), shape=tuple(self.key["shape"])
         )
+        if hasattr(os, "posix_fallocate"):  # a disk that fills up later would kill the process, without a word
+            with self.partial.open("rb+") as file:
+                os.posix_fallocate(file.fileno(), 0, self.partial.stat().st_size)
         return 0
 
     def write(self, start: int, features: Array) -> None:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from faverage.storage import read_tensors, write_tensors
-from faverage.vision._device import move
 from faverage.vision.augment import Evaluate
 from faverage.vision.backbones import backbone_config, get_backbone
+from faverage.vision.optimise import Training
+from faverage.vision.trainable import Trainable
 
 __all__ = ["BaseModel", "Head"]
 
@@ -123,8 +123,8 @@ class BaseModel:
             raise ValueError(f"{path} does not describe a base model: {error}") from None
 
 
-class Network(nn.Module):
-    """Backbone and head in one, as they are trained.
+class Network(Trainable):
+    """Backbone and head in one, as they are trained: cross-entropy of the head's logits.
 
     Args:
         backbone: module from images to features.
@@ -135,10 +135,18 @@ class Network(nn.Module):
         super().__init__()
         self.backbone, self.head = backbone, head
 
-    def finished(self, transform: Evaluate, history: dict[str, list[float]], config: dict[str, Any]) -> BaseModel:
-        """Return the trained parts as a ``BaseModel`` on the CPU."""
-        self.zero_grad(set_to_none=True)
-        move(self, "cpu", torch.contiguous_format).eval()
+    def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> Tensor:
+        """Return features ``(b, d)``."""
+        features: Tensor = self.backbone(images)
+        return features
+
+    def loss(self, embedded: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean cross-entropy and the number of right answers."""
+        logits = self.head(embedded.float())
+        return F.cross_entropy(logits, labels), (logits.detach().argmax(1) == labels).sum()
+
+    def finished(self, transform: Evaluate, training: Training) -> BaseModel:
+        """Return the trained parts as a ``BaseModel``."""
         linear = self.head.kind == "linear"
         return BaseModel(
             self.backbone,
@@ -147,6 +155,7 @@ class Network(nn.Module):
             self.head.bias.detach().clone() if linear else None,
             None if linear else self.head.scale,
             transform,
-            history,
-            config=config,
+            training.history,
+            training.images_per_second,
+            training.config,
         )

@@ -4,41 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from faverage.vision._device import (
-    Array,
-    Precision,
-    Store,
-    check_images,
-    check_indices,
-    fast_convolutions,
-    fingerprint_array,
-    fingerprint_images,
-    fingerprint_weights,
-    move,
-    pick_device,
-    pick_layout,
-    pick_precision,
-)
-from faverage.vision._loop import COLUMNS, Checkpoint, Loop
-from faverage.vision._report import Report
-from faverage.vision._step import Objective, Step
+from faverage.vision._device import Array, check_images, check_indices
 from faverage.vision.augment import Augment, Evaluate, transforms_for
 from faverage.vision.backbones import backbone_config, get_backbone
 from faverage.vision.model import BaseModel, Head, HeadName, Network
+from faverage.vision.optimise import check_labels, train_network
 
-__all__ = ["hold_out", "learning_rate", "train_base"]
-
-Schedule = Literal["cosine", "paper"]
+__all__ = ["hold_out", "train_base"]
 
 
 def hold_out(labels: Any, *, per_class: int = 20, at_most: float = 1 / 6, seed: int = 0) -> Array:
@@ -68,23 +46,6 @@ def hold_out(labels: Any, *, per_class: int = 20, at_most: float = 1 / 6, seed: 
     return np.sort(np.concatenate(chosen))
 
 
-def learning_rate(schedule: Schedule, lr: float, epoch: float, epochs: int) -> float:
-    """Return the learning rate at ``epoch``, which may be a fraction.
-
-    ``cosine`` goes from ``lr`` to 0 in half a wave; ``paper`` divides by 10 at 3/5 and at 4/5 of all epochs, which is
-    30 and 40 of 50.
-
-    >>> [learning_rate("paper", 1.0, epoch, 50) for epoch in (29, 30, 40)]
-    [1.0, 0.1, 0.01]
-    """
-    if schedule == "cosine":
-        return lr * (1 + math.cos(math.pi * epoch / epochs)) / 2
-    if schedule == "paper":
-        drops = sum(math.floor(epoch) >= math.ceil(epochs * share) for share in (0.6, 0.8))
-        return float(lr / 10**drops)
-    raise ValueError(f"unknown schedule {schedule!r}: use 'cosine' or 'paper'")
-
-
 def train_base(
     images: Array,
     labels: Any,
@@ -93,29 +54,12 @@ def train_base(
     indices: Any = None,
     head: HeadName = "linear",
     scale: float = 16.0,
-    epochs: int = 50,
-    batch_size: int = 128,
-    lr: float = 0.1,
-    schedule: Schedule = "cosine",
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
     augment: Augment | None = None,
     transform: Evaluate | None = None,
-    device: str | torch.device = "auto",
     seed: int = 0,
-    checkpoint: str | Path | None = None,
-    checkpoint_seconds: float = 20.0,
-    on_epoch: Callable[[int, dict[str, float]], None] | None = None,
-    progress: bool = False,
-    tensorboard: str | Path | None = None,
-    precision: Precision = "auto",
-    compile: bool | str = "auto",
-    capture: bool | Literal["auto"] = "auto",
-    channels_last: bool | Literal["auto"] = "auto",
+    **options: Any,
 ) -> BaseModel:
     """Train a backbone and a head with SGD (Nesterov) on labelled images.
-
-    An incomplete last batch is left out, unless it is the only one; which images it holds changes with each epoch.
 
     Args:
         images: uint8 ``(n, S, S, 3)``, may be a memory map. On a GPU they are uploaded whole, if they fit.
@@ -124,26 +68,10 @@ def train_base(
         indices: rows to train on; by default all.
         head: ``linear`` (on unnormalised features) or ``cosine`` (without bias, ``scale`` times the cosine).
         scale: of the cosine head.
-        epochs: passes over the images.
-        batch_size: images a step.
-        lr: learning rate at the start.
-        schedule: ``cosine`` or ``paper``, see ``learning_rate``.
-        momentum: of SGD.
-        weight_decay: on every parameter.
         augment: the training transform; by default ``transforms_for`` the side of the images.
         transform: the evaluation transform that the model keeps; by default likewise.
-        device: ``auto``, ``cpu``, ``cuda`` or a torch device.
         seed: of the first weights, the order of images and the augmentation.
-        checkpoint: file to write after an epoch and to go on from after a kill. Every epoch draws from a generator of
-            its own, so on a CPU the result is the same, bit for bit, as without the kill.
-        checkpoint_seconds: write only if this much time went by since the last one; the last epoch is always written.
-        on_epoch: called after each epoch with its number from 0 and its row of the history.
-        progress: draw a progress bar.
-        tensorboard: folder for TensorBoard's files; needs the package.
-        precision: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on a GPU.
-        compile: whether to use torch.compile, or its mode; ``auto``: on a GPU. Never on a CPU.
-        capture: whether to record a step as a CUDA graph and replay it; ``auto``: on a GPU. Never on a CPU.
-        channels_last: whether to lay out weights and activations channels last; ``auto``: on a GPU.
+        **options: all that ``train_network`` takes: epochs, batch_size, lr, schedule, device, checkpoint, progress …
 
     Raises:
         FloatingPointError: if the loss is not a number after an epoch; the last checkpoint stays as it is.
@@ -151,83 +79,26 @@ def train_base(
     """
     check_images(images)
     rows = check_indices(indices, len(images))
-    targets = _check_labels(labels, len(images), rows)
-    if epochs < 1 or batch_size < 2 or not lr > 0 or seed < 0 or len(rows) < 2:
-        raise ValueError(
-            "expected epochs from 1, batch_size from 2, lr above 0, seed from 0 and 2 images or more; "
-            f"got {epochs}, {batch_size}, {lr}, {seed} and {len(rows)} images"
-        )
-    learning_rate(schedule, lr, 0, epochs)  # an unknown name fails here, before any work
-    place = pick_device(device)
-    dtype = pick_precision(precision, place)
-    on_gpu = place.type == "cuda"
+    targets = _check_classes(check_labels(labels, len(images))[rows])
     usual = transforms_for(images.shape[1])
-    augment = copy.deepcopy(augment or usual[0]).to(place)
+    augment = augment or usual[0]
     network = _start(backbone, int(targets.max()) + 1, head, scale, augment.size, seed)
-    config = {
-        "backbone": backbone_config(network.backbone) or {"name": type(network.backbone).__name__},
-        "head": {"kind": head, "scale": scale, "n_classes": int(targets.max()) + 1},
-        "augment": augment.config(),
-        "training": {
-            **{"epochs": epochs, "batch_size": batch_size, "lr": lr, "schedule": schedule},
-            **{"momentum": momentum, "weight_decay": weight_decay, "seed": seed},
+    training = train_network(
+        *(network, images, labels),
+        indices=rows,
+        augment=augment,
+        seed=seed,
+        describe={
+            "backbone": backbone_config(network.backbone) or {"name": type(network.backbone).__name__},
+            "head": {"kind": head, "scale": scale, "n_classes": int(targets.max()) + 1},
         },
-    }
-    if checkpoint is not None:
-        config["fingerprint"] = {
-            "start": fingerprint_weights(network),
-            "images": fingerprint_images(images, rows),
-            "labels": fingerprint_array(targets),
-        }
-    saved = Checkpoint(checkpoint, config, checkpoint_seconds)
-    layout = pick_layout(channels_last, place)
-    move(network, place, layout).train()
-
-    with fast_convolutions(place), torch.random.fork_rng(devices=[place] if on_gpu else []):
-        objective = Objective(network, augment, place, dtype, layout)
-        sizes = {"side": images.shape[1], "batch_size": min(batch_size, len(rows))}
-        step = Step(objective, **sizes, momentum=momentum, weight_decay=weight_decay)
-        history = saved.resume(step)
-        done = len(history["loss"])
-        rate = partial(_rate, schedule, lr, epochs)
-        loop = Loop(
-            step, Store(images, rows, place), torch.from_numpy(targets).to(place), augment, seed=seed, rate=rate
-        )
-        total = {"total": epochs * loop.steps, "done": done * loop.steps, "unit": loop.batch_size}
-        with Report("training", **total, show=progress, tensorboard=tensorboard) as report:
-            if on_gpu and done < epochs:
-                mode = compile if isinstance(compile, str) and compile != "auto" else "default"
-                step.speed_up(compile_mode=mode if compile else None, capture=bool(capture))
-            for epoch in range(done, epochs):
-                row = loop.epoch(epoch, report.advance)
-                if not math.isfinite(row["loss"]):
-                    kept = f"; {checkpoint} still holds an earlier, good state" if saved.exists() else ""
-                    raise FloatingPointError(
-                        f"the training loss is {row['loss']} in epoch {epoch + 1} of {epochs}: "
-                        f"try a learning rate below {lr:g}{kept}"
-                    )
-                for name in COLUMNS:
-                    history[name].append(row[name])
-                saved.write(step, history, last=epoch + 1 == epochs)
-                report.epoch(epoch, row)
-                if on_epoch is not None:
-                    on_epoch(epoch, row)
-    ran = {"device": place.type, "precision": str(dtype).removeprefix("torch."), "step": step.variant}
-    model = network.finished(transform or usual[1], history, {**saved.config, "ran": ran})
-    model.images_per_second = loop.steps * loop.batch_size / max(median(history["seconds"]), 1e-9)
-    return model
+        **options,
+    )
+    return network.finished(transform or usual[1], training)
 
 
-def _rate(schedule: Schedule, lr: float, epochs: int, epoch: float) -> float:
-    return learning_rate(schedule, lr, epoch, epochs)
-
-
-def _check_labels(labels: Any, n: int, rows: Array) -> Array:
-    """Return the labels of ``rows`` as int64, every class from 0 to the largest among them."""
-    found = np.asarray(labels)
-    if found.shape != (n,) or found.dtype.kind not in "iu":
-        raise ValueError(f"labels must be {n} whole numbers, one an image; got {found.dtype} of shape {found.shape}")
-    targets = found[rows].astype(np.int64)
+def _check_classes(targets: Array) -> Array:
+    """Raise ValueError unless every class from 0 to the largest occurs."""
     if len(targets) and targets.min() < 0:
         raise ValueError(f"labels must not be negative, found {targets.min()}")
     empty = np.flatnonzero(np.bincount(targets) == 0)

@@ -1,0 +1,131 @@
+"""Every method of a run through all sessions, several at a time, and from disk where an earlier run finished it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from faverage.experiment.config import RunConfig
+from faverage.experiment.features import Features, Progress
+from faverage.experiment.resume import read_method
+from faverage.experiment.rivals import rival_folder, run_rival
+from faverage.experiment.sessions import Outcome
+from faverage.fscil import FewShotLearner
+from faverage.rivals import RIVALS
+from faverage.storage import replacing
+
+__all__ = ["run_method", "run_methods"]
+
+
+def run_methods(
+    config: RunConfig, features: Features, draw: int, work: Path, progress: Progress
+) -> dict[str, dict[str, Any]]:
+    """Return the results of every method with one draw of the shots, in the order of ``config.methods``."""
+    from joblib import Parallel, delayed
+
+    drawn = features.redrawn(config.seed, draw)
+    doing = "running the methods" + (f", seed {config.seed}, draw {draw}" if config.repeated else "")
+    stamp = _fingerprint(drawn)
+    folders = {m: rival_folder(m, config) if m in RIVALS else m for m in config.methods}
+    files = {m: work / f"{folders[m]}-{draw}-{stamp}.json" for m in config.methods}
+    found = {method: read_method(file, len(features.sessions)) for method, file in files.items()}
+    done = {method: result for method, result in found.items() if result is not None}
+    rest = [method for method in config.methods if method not in done]
+    own = [method for method in rest if method in RIVALS and _on_gpu(config)]
+    for method in own:  # one at a time where all want the same GPU
+        progress(f"running {method}", 0, 0)
+        done[method] = _finish(method, features, drawn, config, draw, files[method])[1]
+    rest = [method for method in rest if method not in own]
+    progress(doing, len(done), len(config.methods))
+    if rest:
+        jobs = Parallel(n_jobs=min(config.jobs, len(rest)), return_as="generator_unordered")
+        tasks = (delayed(_finish)(m, features if m in RIVALS else None, drawn, config, draw, files[m]) for m in rest)
+        for method, result in jobs(tasks):
+            done[method] = result
+            progress(doing, len(done), len(config.methods))
+    return {method: done[method] for method in config.methods}
+
+
+def run_method(method: str, features: Features, config: RunConfig) -> dict[str, Any]:
+    """Take one fuser through all sessions; return its metrics, and what it learned, as plain data."""
+    learner = FewShotLearner(
+        fuser=method,
+        draws=config.stand_ins,
+        temperature=config.temperature,
+        threshold=config.threshold,
+        seed=config.seed,
+    )
+    learner.fit_base(features.memory, features.memory_labels, head=features.head, prototypes=features.prototypes)
+    outcome = Outcome(features.sessions)
+    train, test, labels = features.train, features.test, features.test_labels
+    for k in range(len(features.sessions)):
+        start = time.perf_counter()
+        if k > 0:
+            learner.learn_session(*train[k - 1])
+        seen = np.isin(labels, np.concatenate(features.sessions[: k + 1]))
+        said = learner.predict(test[seen])
+        outcome.add(labels[seen], said, time.perf_counter() - start)
+    fitted = getattr(learner.fitted, "history", None)
+    return {
+        **outcome.to_dict(),
+        "history": fitted.to_dict() if fitted is not None else None,
+        "explanation": _explanation(learner, features.class_names),
+    }
+
+
+def _finish(
+    method: str, features: Features | None, drawn: Features, config: RunConfig, draw: int, file: Path
+) -> tuple[str, dict[str, Any]]:
+    """Run a method and write its results; where they cannot be read back as they are, the run should not go on."""
+    import torch
+
+    alone = _on_gpu(config)
+    if not alone:
+        torch.set_num_threads(1)
+    if method in RIVALS:
+        assert features is not None and features.pictures is not None
+        folder = file.parent / rival_folder(method, config)
+        result = run_rival(method, features.pictures, config, folder, draw, progress=alone)
+    else:
+        result = run_method(method, drawn, config)
+    with replacing(file) as partial:
+        partial.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    again: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return method, again
+
+
+def _on_gpu(config: RunConfig) -> bool:
+    import torch
+
+    return config.device.startswith("cuda") or (config.device == "auto" and torch.cuda.is_available())
+
+
+def _explanation(learner: FewShotLearner, class_names: list[str]) -> dict[str, Any] | None:
+    try:
+        explanation = learner.explain()
+    except ValueError:
+        return None
+    heads = list(dict.fromkeys(row[1] for row in explanation.models.rows))
+    shares = np.array([row[2] for row in explanation.models.rows]).reshape(-1, len(heads))
+    return {
+        "heads": heads,
+        "classes": [class_names[int(c)] for c in learner.classes],
+        "means": [list(row) for row in explanation.means.rows],
+        "shares": shares.round(5).tolist(),
+    }
+
+
+def _fingerprint(features: Features) -> str:
+    """Return what stands for the arrays that a method sees."""
+    digest = hashlib.sha256()
+    digest.update(json.dumps([features.sessions, features.class_names]).encode())
+    arrays = [features.memory, features.memory_labels, features.prototypes, *features.head]
+    arrays += [features.test, features.test_labels, *(part for pair in features.train for part in pair)]
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,107 @@
+"""The images of a benchmark as a run sees them: classes by arrival; what is for training, rehearsal, shots, tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from faverage.experiment.rows import Rows
+
+if TYPE_CHECKING:
+    from faverage.data import Benchmark
+    from faverage.experiment.config import RunConfig
+    from faverage.vision import Augment, Evaluate
+
+__all__ = ["Pictures", "load_pictures"]
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Pictures:
+    """Images and who they are for.
+
+    Attributes:
+        images: all stored images, uint8 ``(n, S, S, 3)``.
+        labels: class of each, as numbers in order of arrival; −1 for classes that no session has.
+        sessions: classes of each session.
+        base: rows of the base session.
+        kept: those of them that are held out for rehearsal; rivals train on all of ``base``.
+        rows: shots, tests and spare images.
+        augment: the training transform.
+        transform: the evaluation transform.
+        class_names: by number.
+        source: where the choice of shots comes from.
+        skipped: number of images that could not be read.
+    """
+
+    images: Array
+    labels: Array
+    sessions: list[list[int]]
+    base: Array
+    kept: Array
+    rows: Rows
+    augment: Augment
+    transform: Evaluate
+    class_names: list[str]
+    source: str
+    skipped: int
+
+
+def load_pictures(config: RunConfig) -> Pictures:
+    """Load a benchmark; what is held out depends on the seed."""
+    from faverage.data import load_benchmark
+    from faverage.vision import Augment, hold_out, transforms_for
+
+    bench = load_benchmark(config.dataset, config.data, seed=config.seed, shots=config.shots)
+    arrival = np.array(bench.seen(len(bench.sessions) - 1))
+    number = np.full(len(bench.class_names), -1)
+    number[arrival] = np.arange(len(arrival))
+    labels = number[bench.labels]
+    base = bench.sessions[0]
+    kept = base.train[hold_out(labels[base.train], per_class=config.hold_out, seed=config.seed)]
+    mean, std = bench.normalise
+    augment, transform = transforms_for(bench.images.shape[1], crop=config.crop, mean=mean, std=std)
+    if not config.flip:
+        augment = Augment(**{**augment.config(), "flip": 0.0})
+    used = np.concatenate([np.concatenate([s.train, s.test]) for s in bench.sessions])
+    spare = np.setdiff1d(np.flatnonzero(labels >= len(base.classes)), used) if config.draws > 1 else used[:0]
+    return Pictures(
+        bench.images,
+        labels,
+        [number[list(s.classes)].tolist() for s in bench.sessions],
+        base.train,
+        _at_least_one(kept, base.train, labels, bench),
+        Rows(tuple(s.train for s in bench.sessions[1:]), bench.test_until(len(bench.sessions) - 1), spare),
+        augment,
+        transform,
+        [bench.class_names[c] for c in arrival],
+        bench.source,
+        len(bench.skipped),
+    )
+
+
+def _at_least_one(kept: Array, rows: Array, labels: Array, bench: Benchmark) -> Array:
+    """Return ``kept`` with one image more of each base class that is too small to give a share of its images."""
+    from faverage.data.benchmark import DataError, shown
+
+    classes = bench.sessions[0].classes
+    if len(classes) < 2:
+        raise DataError(
+            f"{bench.name}: the base session has one class, '{shown(bench.class_names[classes[0]])}', but at least 2 "
+            "are needed: add classes (3 are the fewest, 2 of them base classes)"
+        )
+    more = []
+    for number, c in enumerate(classes):
+        own = rows[labels[rows] == number]
+        if len(own) < 2:
+            raise DataError(
+                f"{bench.name}: base class '{shown(bench.class_names[c])}' has {len(own)} training image, but at least "
+                "2 are needed, one to train on and one for rehearsal: add images, or leave the class out"
+            )
+        if not np.isin(own, kept).any():
+            more.append(own[-1])
+    return np.sort(np.concatenate([kept, np.array(more, dtype=np.int64)]))

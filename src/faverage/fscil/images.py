@@ -1,0 +1,78 @@
+"""The learner's eyes: images to features by a backbone that has a name, is a module, or was trained before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+if TYPE_CHECKING:
+    from faverage.vision import BaseModel
+
+__all__ = ["ImageBackbone", "as_backbone"]
+
+Array = NDArray[Any]
+
+
+class ImageBackbone:
+    """From uint8 images ``(n, S, S, 3)`` to features ``(n, d)``.
+
+    Args:
+        backbone: a name of ``faverage.vision.backbone_names``, whose network the base session trains; or a module from
+            normalised images to features, or a ``BaseModel``, both used as they are.
+        training: options of ``faverage.vision.train_base``, for a name.
+        device: where to train and to extract.
+    """
+
+    def __init__(self, backbone: str | nn.Module | BaseModel, training: dict[str, Any], device: str) -> None:
+        from faverage.vision import BaseModel, backbone_names
+
+        self.name = backbone if isinstance(backbone, str) else None
+        if self.name is not None and self.name not in backbone_names():
+            raise ValueError(f"unknown backbone {self.name!r}: choose from {', '.join(backbone_names())}")
+        if training and self.name is None:
+            raise ValueError("training options are for a backbone given by name; a module is used as it is")
+        self.model = backbone if isinstance(backbone, BaseModel) else None
+        self.module = backbone if isinstance(backbone, nn.Module) else None
+        self.training, self.device = training, device
+
+    def fit(self, images: Array, numbers: Array, rows: Array, seed: int) -> tuple[Array, Array] | None:
+        """Train a backbone given by name on ``rows``; return its linear head, or None where it brings none."""
+        if self.name is None:
+            return None
+        from faverage.vision import train_base
+
+        options = {"device": self.device, "seed": seed, **self.training}
+        self.model = train_base(images, numbers, backbone=self.name, indices=rows, **options)
+        if self.model.head_bias is None:
+            return None
+        return self.model.head_weight.numpy(), self.model.head_bias.numpy()
+
+    def __call__(self, images: Any) -> Array:
+        """Return the features of images under the evaluation transform."""
+        from faverage.vision import extract_features, transforms_for
+
+        images = images if isinstance(images, np.ndarray) else np.asarray(images)
+        if self.model is not None:
+            module, transform = self.model.backbone, self.model.transform
+        elif self.module is not None:
+            module = self.module
+            transform = transforms_for(images.shape[1] if images.ndim == 4 else 1)[1]
+        else:
+            raise ValueError(f"the backbone '{self.name}' is not trained yet: call fit_base(X, y) first")
+        return extract_features(module, images, transform=transform, device=self.device)
+
+
+def as_backbone(backbone: Any, training: dict[str, Any], device: str) -> Callable[[Any], Any] | None:
+    """Return a function from what the learner is given to features; None where that are features already."""
+    if isinstance(backbone, str | nn.Module) or hasattr(backbone, "head_weight"):
+        return ImageBackbone(backbone, training, device)
+    if training:
+        raise ValueError("training options are for a backbone given by name, such as backbone='resnet18_small'")
+    if backbone is not None and not callable(backbone):
+        raise ValueError(f"backbone must be a name, a module or a function, got {type(backbone).__name__}")
+    function: Callable[[Any], Any] | None = backbone
+    return function

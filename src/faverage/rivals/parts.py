@@ -1,0 +1,101 @@
+"""What several rivals are made of: cosine logits, attention, distillation, herding, episodes, turned images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["Attention", "class_means", "cosine", "distillation", "episode", "herding", "turned"]
+
+Array = NDArray[Any]
+
+
+def cosine(features: Tensor, weights: Tensor) -> Tensor:
+    """Return cos(x_i, w_c), ``(n, C)``, of features ``(n, d)`` and weights ``(C, d)``.
+
+    >>> cosine(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
+    return F.linear(F.normalize(features, dim=-1), F.normalize(weights, dim=-1))
+
+
+def distillation(logits: Tensor, old: Tensor, temperature: float = 2.0) -> Tensor:
+    """Return the mean of −Σ_c q_c ln p_c with p = softmax(logits/T) and q = softmax(old/T), both ``(n, C)``."""
+    target = (old / temperature).softmax(-1)
+    return -(target * (logits / temperature).log_softmax(-1)).sum(-1).mean()
+
+
+def class_means(features: Array, numbers: Array, n_classes: int) -> Array:
+    """Return the mean of the features ``(n, d)`` of each class, ``(C, d)``."""
+    return np.stack([features[numbers == c].mean(0) for c in range(n_classes)])
+
+
+def herding(features: Array, count: int) -> Array:
+    """Choose rows one by one so that the mean of those chosen stays nearest to the mean of all; features of length 1.
+
+    >>> herding(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), 2)
+    array([2, 0])
+    """
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    mean, total = unit.mean(0), np.zeros(unit.shape[1])
+    chosen: list[int] = []
+    for k in range(min(count, len(unit))):
+        distance = np.linalg.norm(mean - (total + unit) / (k + 1), axis=1)
+        distance[chosen] = np.inf
+        chosen.append(int(distance.argmin()))
+        total += unit[chosen[-1]]
+    return np.array(chosen, dtype=np.int64)
+
+
+def episode(labels: Array, ways: int, each: int, rng: np.random.Generator) -> Array:
+    """Draw ``ways`` classes and ``each`` rows of each, ``(ways, each)``; rows repeat only where a class has too few."""
+    classes = np.unique(labels)
+    if len(classes) < ways:
+        raise ValueError(f"an episode needs {ways} classes, the base session has {len(classes)}")
+    rows = []
+    for label in rng.permutation(classes)[:ways]:
+        own = np.flatnonzero(labels == label)
+        rows.append(rng.permutation(own)[:each] if len(own) >= each else rng.choice(own, each))
+    return np.stack(rows)
+
+
+def turned(images: Tensor, quarters: Tensor) -> Tensor:
+    """Turn each image ``(n, 3, s, s)`` by 0 to 3 quarters ``(n,)``, without a branch on their values."""
+    result = images
+    for k in (1, 2, 3):
+        result = torch.where((quarters == k).view(-1, 1, 1, 1), torch.rot90(images, k, (2, 3)), result)
+    return result
+
+
+class Attention(nn.Module):
+    """One head of attention with a residual: y = q + dropout(softmax(W_q q · W_k k / √d) W_v k W_o), then LayerNorm.
+
+    Args:
+        dimension: d.
+        dropout: on the result, before the residual.
+        norm: whether to end with a LayerNorm.
+        bias: of the last linear map.
+    """
+
+    def __init__(self, dimension: int, *, dropout: float = 0.0, norm: bool = True, bias: bool = True) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(dimension, dimension, bias=False) for _ in range(3))
+        for part in (self.query, self.key, self.value):
+            nn.init.normal_(part.weight, std=(2.0 / (2 * dimension)) ** 0.5)
+        self.out = nn.Linear(dimension, dimension, bias=bias)
+        nn.init.xavier_normal_(self.out.weight)
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(dimension) if norm else nn.Identity()
+
+    def forward(self, queries: Tensor, keys: Tensor | None = None) -> Tensor:
+        """Let tokens ``(…, q, d)`` attend to ``keys`` ``(…, k, d)``, by default to themselves; return ``(…, q, d)``."""
+        keys = queries if keys is None else keys
+        weights = self.query(queries) @ self.key(keys).transpose(-1, -2) / queries.shape[-1] ** 0.5
+        mixed = self.out(weights.softmax(-1) @ self.value(keys))
+        result: Tensor = self.norm(queries + self.dropout(mixed))
+        return result

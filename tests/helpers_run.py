@@ -1,0 +1,75 @@
+"""The command ``faverage run`` in this process, and drawn photos with every oddity that real ones have."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from faverage.cli import app
+from helpers_data import put
+
+ODD = ["a b", "c\nd", "é<b>&|\\_$%#{}", "x`*\"'", "\x1b[31mred", "zz"]
+QUICK = "backbone: tiny\nepochs: 1\nbatch_size: 16\nmethods: [prototypes, afa]\njobs: 1\n"
+
+
+FAST = ("digits", "--epochs", 1, "--methods", "prototypes,vote", "--jobs", 1)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAVERAGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FAVERAGE_DATA", raising=False)
+
+
+def command(*arguments: object) -> Any:
+    """Run ``faverage run``; a traceback is never the answer to a person's mistake."""
+    result = CliRunner().invoke(app, ["run", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    return result
+
+
+def said(result: Any) -> str:
+    return " ".join(result.stderr.split())
+
+
+def photo(colour: tuple[int, int, int], side: int, mode: str = "RGB", seed: int = 0) -> bytes:
+    noise = np.random.default_rng(seed).integers(0, 30, (side, side + 3, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(noise + np.array(colour, np.uint8)).convert(mode).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def odd_photos(root: Path, each: int = 8) -> Path:
+    """Classes with odd names; photos of many sizes, grey, CMYK, one pixel, cut off; and files that are no photos."""
+    for c, name in enumerate(ODD):
+        colour = (40 * c, 220 - 40 * c, 90 * c % 220)
+        for i in range(each):
+            mode = {1: "L", 2: "CMYK"}.get(i, "RGB")
+            put(root / name / f"{i}.jpg", photo(colour, 20 + 7 * c + i, mode, 100 * c + i))
+        put(root / name / "notes.txt", "no photo")
+    one = io.BytesIO()
+    Image.new("RGB", (1, 1), (0, 220, 0)).save(one, "PNG")
+    put(root / ODD[0] / "one pixel.png", one.getvalue())
+    put(root / ODD[1] / "cut.jpg", photo((40, 180, 90), 40)[:500])
+    put(root / "readme.md", "no class")
+    return root
+
+
+def numbers(out: Path) -> dict:
+    """The results of a run without times."""
+    methods = json.loads((out / "results.json").read_text())["methods"]
+    for method in methods.values():
+        for session in method["sessions"]:
+            session.pop("seconds")
+    return methods
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
