@@ -1,4 +1,4 @@
-"""Every Python block of the README and of docs/fusion.md runs as it stands, given the names that it speaks of."""
+"""Every Python block of the README and of the docs runs as it stands, given the names that it speaks of."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from sklearn.naive_bayes import GaussianNB
 ROOT = Path(__file__).parent.parent
 BLOCKS = [
     pytest.param(block, id=f"{page}-{i}")
-    for page in ("README.md", "docs/fusion.md")
+    for page in ("README.md", "docs/fusion.md", "docs/rivals.md")
     for i, block in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
 ]
 
@@ -41,6 +41,8 @@ def names() -> dict[str, Any]:
         "labels": torch.from_numpy(y),
         "five_features_each": five,
         "new_labels": ["new"] * 5,
+        "new_images": rng.integers(0, 256, (5, 8, 8, 3), dtype=np.uint8),
+        "more_images": rng.integers(0, 256, (5, 8, 8, 3), dtype=np.uint8),
         "more_features": features,
         "scores": torch.rand(90, 3, 10).softmax(-1),
     }
@@ -54,7 +56,12 @@ def test_there_are_blocks() -> None:
 def test_block_runs(block: str, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     space = names()
-    if "FewShotLearner" in block:
+    if "get_rival" in block:
+        from faverage.rivals import RIVALS
+
+        base = {**RIVALS["fact"].recipes["shared"]["base"], "epochs": 1}
+        monkeypatch.setitem(RIVALS["fact"].recipes["shared"], "base", base)
+    if "FewShotLearner" in block or "get_rival" in block:
         space["labels"] = [f"class {c}" for c in space["y"]]
     before = set(space)
     exec(compile(block, "README", "exec"), space)
@@ -63,7 +70,8 @@ def test_block_runs(block: str, tmp_path, monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/fusion.md", "docs/performance.md", "docs/results.md"]
+    "page",
+    ["README.md", "CONTRIBUTING.md", "docs/fusion.md", "docs/performance.md", "docs/results.md", "docs/rivals.md"],
 )
 def test_links_and_commands_exist(page: str) -> None:
     text = (ROOT / page).read_text()

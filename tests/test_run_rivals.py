@@ -117,6 +117,14 @@ def test_base_settings_of_the_run_reach_every_rival() -> None:
         assert set(rival_recipe(name, config)[0]) == set(get_rival(name).recipes["shared"])
 
 
+def test_every_experiment_of_the_paper_is_a_run() -> None:
+    folder = Path(__file__).parent.parent / "experiments"
+    found = {file.stem: RunConfig.build(None, file, {}) for file in sorted(folder.glob("*.yaml"))}
+    assert {"table3", "table4", "table5"} <= found.keys()
+    assert found["table3"].methods == ("no-fine-tuning", "fact", "afa-paper", "afa")
+    assert set(RIVALS) < set(found["table4"].methods) and found["table4"].dataset == "mini-imagenet"
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     for arguments, words in [
         (("--seeds", "0,x"), "seeds must be whole numbers"),
