@@ -31,8 +31,10 @@ def run_methods(
     drawn = features.redrawn(config.seed, draw)
     doing = "running the methods" + (f", seed {config.seed}, draw {draw}" if config.repeated else "")
     stamp = _fingerprint(drawn)
-    folders = {m: rival_folder(m, config) if m in RIVALS else m for m in config.methods}
-    files = {m: work / f"{folders[m]}-{draw}-{stamp}.json" for m in config.methods}
+    names = {m: f"{m}-{draw}-{stamp}" for m in config.methods}
+    if features.pictures is not None:
+        names |= {m: f"{rival_folder(m, config, features.pictures)}-{draw}" for m in config.methods if m in RIVALS}
+    files = {method: work / f"{name}.json" for method, name in names.items()}
     found = {method: read_method(file, len(features.sessions)) for method, file in files.items()}
     done = {method: result for method, result in found.items() if result is not None}
     rest = [method for method in config.methods if method not in done]
@@ -89,7 +91,7 @@ def _finish(
         torch.set_num_threads(1)
     if method in RIVALS:
         assert features is not None and features.pictures is not None
-        folder = file.parent / rival_folder(method, config)
+        folder = file.parent / rival_folder(method, config, features.pictures)
         result = run_rival(method, features.pictures, config, folder, draw, progress=alone)
     else:
         result = run_method(method, drawn, config)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +52,17 @@ class Pictures:
     class_names: list[str]
     source: str
     skipped: int
+
+    @cached_property
+    def stamp(self) -> str:
+        """What stands for all that a method sees: images, labels, and what is for what."""
+        digest = hashlib.blake2b(json.dumps([self.sessions, self.class_names]).encode(), digest_size=6)
+        rows = np.concatenate([self.base, *self.rows.train, self.rows.test, self.rows.spare])
+        for array in (self.labels, rows, self.kept):
+            digest.update(np.ascontiguousarray(array).data)
+        for start in range(0, len(rows), 2048):
+            digest.update(np.ascontiguousarray(self.images[rows[start : start + 2048]]).data)
+        return digest.hexdigest()
 
 
 def load_pictures(config: RunConfig) -> Pictures:

@@ -41,10 +41,10 @@ def rival_recipe(name: str, config: RunConfig) -> tuple[dict[str, Any], dict[str
     return recipe, own
 
 
-def rival_folder(name: str, config: RunConfig) -> str:
-    """Return the name of the folder for a rival's states: its own for each recipe."""
-    said = json.dumps(rival_recipe(name, config), sort_keys=True)
-    return f"{name}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+def rival_folder(name: str, config: RunConfig, pictures: Pictures) -> str:
+    """Return the name of the folder for a rival's states: its own for each recipe and for each set of images."""
+    said = json.dumps([rival_recipe(name, config), pictures.stamp], sort_keys=True)
+    return f"{name}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
 
 
 def run_rival(
@@ -58,10 +58,12 @@ def run_rival(
     state, log = folder / f"draw-{draw}.safetensors", folder / f"draw-{draw}.json"
     rows = pictures.rows.redrawn(pictures.labels, config.seed, draw)
     outcome = Outcome(pictures.sessions)
-    if log.exists() and state.exists():
+    if log.exists():
         outcome.restore(json.loads(log.read_text(encoding="utf-8")))
+    if 0 < len(outcome) < len(pictures.sessions) and state.exists():
         rival = _load(name, state, config, progress)
     else:
+        outcome = outcome if len(outcome) == len(pictures.sessions) else Outcome(pictures.sessions)
         rival = _base(name, pictures, config, folder, progress)
     for k in range(len(outcome), len(pictures.sessions)):
         start = time.perf_counter()
