@@ -32,11 +32,11 @@ def unit(row: torch.Tensor) -> torch.Tensor:
     return row / row.pow(2).sum().sqrt()
 
 
-def refined_by_loops(net: Network, own: torch.Tensor) -> torch.Tensor:
+def refined_by_loops(net: Network, own: torch.Tensor, others: torch.Tensor | None = None) -> torch.Tensor:
     """The attention of the module's docstring, one prototype and one key at a time."""
     part, d = net.attention, own.shape[1]
     tokens = [math.sqrt(d) * unit(row) for row in own]
-    keys = tokens + [math.sqrt(d) * unit(row) for row in net.prototypes]
+    keys = tokens + [math.sqrt(d) * unit(row) for row in ([] if others is None else others)]
     result = []
     for token in tokens:
         scores = [float((part.query.weight @ token) @ (part.key.weight @ key)) / math.sqrt(d) for key in keys]
@@ -60,6 +60,8 @@ def test_refinement_by_hand() -> None:
     net = network().eval()
     own = 3 * torch.randn(2, 4)
     assert torch.allclose(net.refine(own), refined_by_loops(net, own), atol=1e-5)
+    others = torch.randn(3, 4)
+    assert torch.allclose(net.refine(own, others), refined_by_loops(net, own, others), atol=1e-5)
 
 
 @torch.no_grad()
@@ -184,7 +186,7 @@ def test_a_session_trains_nothing_and_appends_refined_prototypes(
     features = torch.from_numpy(rival.features(shots))
     mean = torch.stack([unit(row) for row in features]).mean(0, keepdim=True)
     with torch.no_grad():
-        assert torch.allclose(after["refined"][3:], refined_by_loops(rival.net, mean), atol=1e-4)
+        assert torch.allclose(after["refined"][3:], refined_by_loops(rival.net, mean, rival.net.prototypes), atol=1e-4)
         assert torch.allclose(after["refined"][:3], refined_by_loops(rival.net, rival.net.prototypes), atol=1e-4)
     assert rival.arrays == {}
 

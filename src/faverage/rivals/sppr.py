@@ -4,7 +4,7 @@ Each base class c has a learned prototype p_c. A step of the base session takes 
 images, the support, of each of ``way`` + 3 base classes. It makes three episodes. An episode plays an increment: it
 chooses ``way`` of those classes, and P' is P with their rows replaced by the means of their support features. Then
 
-    P''    = P' + dropout(softmax(W_q P' · W_k [P'; P] / √d) W_v [P'; P] W_o)
+    P''    = P' + dropout(softmax(W_q P' · W_k P' / √d) W_v P' W_o)
     s_c(x) = relation(f(x), p''_c),   f and p'' of length 1
     L      = mean over the three episodes of CE(s, y)
 
@@ -12,9 +12,11 @@ where relation takes feature and prototype as one vector through three pointwise
 norm, ReLU and a dropout of 0.5 after the first two. Support features are of length 1 in a mean, and prototypes have
 length √d where they enter the attention, so that learned ones and means are alike there.
 
-After training P is refined once. An increment trains nothing: the means of the new classes are refined in the same way,
-with P' the new means alone, and appended; the prototypes of old classes stay as they are. With few base classes an
-episode is smaller: at most all but three of them are replaced.
+The learned prototypes of the classes that are replaced are not attended to: classes that are really new have none.
+
+After training P is refined once. An increment trains nothing: the means of the new classes, which attend to themselves
+and to P, are refined and appended; the prototypes of old classes stay as they are. With few base classes an episode is
+smaller: at most all but three of them are replaced.
 
 Stores prototypes, no exemplars.
 """
@@ -134,11 +136,12 @@ class Network(Trainable):
         features: Tensor = self.backbone(images)
         return features
 
-    def refine(self, prototypes: Tensor) -> Tensor:
-        """Return prototypes ``(…, n, d)`` after attention to themselves and to the base prototypes."""
+    def refine(self, prototypes: Tensor, others: Tensor | None = None) -> Tensor:
+        """Return prototypes ``(…, n, d)`` after attention to themselves and to ``others`` ``(m, d)``."""
         length = prototypes.shape[-1] ** 0.5
-        own, base = (length * F.normalize(part, dim=-1) for part in (prototypes, self.prototypes))
-        refined: Tensor = self.attention(own, torch.cat([own, base.expand(*own.shape[:-2], -1, -1)], -2))
+        own = length * F.normalize(prototypes, dim=-1)
+        keys = own if others is None else torch.cat([own, length * F.normalize(others, dim=-1)])
+        refined: Tensor = self.attention(own, keys)
         return refined
 
     def loss(self, embedded: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,11 +200,11 @@ class SPPR(Rival):
         features = self.features(images)
         unit = features / np.linalg.norm(features, axis=1, keepdims=True).clip(1e-12)
         means = torch.from_numpy(class_means(unit, numbers - len(self.classes), n_new))
-        self.net.refined = torch.cat([self.net.refined, self._refine(means)])
+        self.net.refined = torch.cat([self.net.refined, self._refine(means, self.net.prototypes)])
 
     @torch.no_grad()
-    def _refine(self, prototypes: Tensor) -> Tensor:
-        refined: Tensor = self.net.refine(prototypes)
+    def _refine(self, prototypes: Tensor, others: Tensor | None = None) -> Tensor:
+        refined: Tensor = self.net.refine(prototypes, others)
         return refined
 
     def _probabilities(self, features: Tensor) -> Tensor:
