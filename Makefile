@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run demo test lint types tests bench bench-fusion venv clean help
+.PHONY: run demo test lint types tests test-browser bench bench-fusion bench-serve venv clean help
 
 help:          ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -36,11 +36,20 @@ tests: $(STAMP) ## the tests alone
 
 test: lint types tests ## lint, types, tests
 
+test-browser: $(STAMP) ## the page in a real browser (chromium), screenshots into FAVERAGE_SCREENSHOTS if it is set
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || test -n "$$FAVERAGE_CHROMIUM" || \
+	  { echo "no chromium: apt-get install chromium, or name the program in FAVERAGE_CHROMIUM"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/test_app_browser.py
+
 bench: $(STAMP) ## cost of one training step against the naive step
 	@$(BIN)/python benchmarks/step.py
 
 bench-fusion: $(STAMP) ## every fuser on scikit-learn's bundled data; about ten minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fusion.py --json results/fusion.json --markdown docs/fusion.md
+
+bench-serve: $(STAMP) ## times of predictions over HTTP, alone and while another client teaches; about two minutes
+	@$(BIN)/python benchmarks/serve.py
 
 clean:         ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache build *.egg-info src/*.egg-info

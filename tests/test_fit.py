@@ -254,3 +254,14 @@ def test_captured_step_agrees_with_the_cpu() -> None:
     assert (on_cpu.mix - on_gpu.mix.cpu()).abs().max() < 0.05
     for average in on_gpu.averages:
         assert average.weight.min() >= 0 and (average.weight.sum(1) - 1).abs().max() < 2e-6
+
+
+def test_a_watcher_hears_of_every_epoch() -> None:
+    from faverage.fit import watched
+
+    heard: list[tuple[int, int]] = []
+    scores, y = labelled()
+    with watched(lambda done, total: heard.append((done, total))):
+        fit(AFA(2, 3), scores, y, epochs=3)
+    fit(AFA(2, 3), scores, y, epochs=2)
+    assert heard == [(1, 3), (2, 3), (3, 3)]

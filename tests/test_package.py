@@ -38,7 +38,11 @@ ALLOWED = {
     "vision": {"_lines", "storage"},
     "rivals": {"fscil", "storage", "vision"},
     "experiment": {"_lines", "_page", "data", "fscil", "fusion", "rivals", "storage", "vision"},
-    "cli": {"data", "experiment", "fuse"},
+    "app": {
+        *{"_lines", "_page", "align", "data", "experiment", "explain", "fit", "fscil"},
+        *{"fusion", "network", "storage", "vision"},
+    },
+    "cli": {"app", "data", "experiment", "fuse"},
 }
 
 

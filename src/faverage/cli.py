@@ -14,18 +14,21 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from faverage import __version__
+from faverage.app.commands import register
+from faverage.app.names import ModelError
+from faverage.app.serve import command as serve
 from faverage.fuse import Screen, UserError, apply_files, fuse_files, show
 
 __all__ = ["app", "main"]
 
 
 class _Group(TyperGroup):
-    """Turns a ``UserError`` of any command into a red message and exit code 2."""
+    """Turns a ``UserError`` or ``ModelError`` of any command into a red message and exit code 2."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except UserError as error:
+        except (UserError, ModelError) as error:
             first, *rest = str(error).splitlines() or [""]
             console = Console(stderr=True)
             console.print(Text.assemble(("Error: ", "bold red"), (first, "red")), soft_wrap=True)
@@ -176,6 +179,10 @@ def run(
         raise typer.Exit(130) from None
     Console().print(Text(markdown(results)), soft_wrap=True)
     Console().print(Text(f"Wrote {folder}/results.json, table.md, table.tex, table.csv, report.html"), soft_wrap=True)
+
+
+register(app)
+app.command("serve")(serve)
 
 
 def main() -> None:

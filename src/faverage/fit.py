@@ -6,10 +6,12 @@ It serves AFA and any other ``nn.Module`` from ``(n, K, N)`` to ``(n, N)``. A mo
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal
@@ -20,8 +22,9 @@ from torch import Tensor, nn
 
 from faverage._steps import Data, Loss, batches, data_loss, make_step, project, snapshot
 
-__all__ = ["History", "fit"]
+__all__ = ["History", "fit", "watched"]
 
+_WATCHER: ContextVar[Callable[[int, int], None] | None] = ContextVar("watcher", default=None)
 _EXPLODED = 1e3  # a training loss this many times the first one (plus one) counts as diverged
 
 
@@ -213,10 +216,21 @@ def _validation_off(network: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def watched(watcher: Callable[[int, int], None]) -> Iterator[None]:
+    """Tell ``watcher`` after each epoch of every ``fit`` inside how many are done, and of how many."""
+    token = _WATCHER.set(watcher)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(token)
+
+
+@contextmanager
 def _bar(show: bool, epochs: int) -> Iterator[Callable[[float], None]]:
     """Yield a function to call with the loss after each epoch; it moves the progress bar where one is wanted."""
     if not show:
-        yield lambda loss: None
+        watcher, done = _WATCHER.get(), itertools.count(1)
+        yield (lambda loss: None) if watcher is None else (lambda loss: watcher(next(done), epochs))
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

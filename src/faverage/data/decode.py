@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-__all__ = ["decode", "resize_stack", "store_size", "to_rgb"]
+__all__ = ["decode", "resize_stack", "store_size", "to_rgb", "to_square", "upright"]
 
 LARGE = 128
 """From this image size on, photos keep their proportions and a margin for the crop; below, they are squeezed."""
@@ -35,7 +35,11 @@ def decode(data: bytes, side: int) -> NDArray[np.uint8]:
     """
     with Image.open(io.BytesIO(data)) as opened:
         opened.load()
-        image = to_rgb(upright(opened))
+        return to_square(to_rgb(upright(opened)), side)
+
+
+def to_square(image: Image.Image, side: int) -> NDArray[np.uint8]:
+    """Bring an RGB image to a (side, side, 3) square, as ``decode`` says."""
     if image.size != (side, side):
         width, height = image.size
         box: tuple[float, float, float, float] = (0, 0, width, height)

@@ -36,7 +36,7 @@ def run(config: RunConfig, out: Path, *, command: str = "", progress: Progress =
     first: Features | None = None
     for seed in config.seeds or (config.seed,):
         one = replace(config, seed=seed)
-        work = out / "work" / _digest({**one.key(), "versions": _versions()})
+        work = out / "work" / digest({**one.key(), "versions": _versions()})
         work.mkdir(parents=True, exist_ok=True)
         if config.features is not None:
             features = features_of_file(Path(config.features))
@@ -124,5 +124,6 @@ def _device(wanted: str) -> str:
     return torch.cuda.get_device_name() if on_gpu else "cpu"
 
 
-def _digest(data: dict[str, Any]) -> str:
+def digest(data: dict[str, Any]) -> str:
+    """Return the name of the work folder of these settings."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from faverage.fusion._arrays import softmax
 
@@ -92,3 +92,19 @@ def learn_temperature(head: PrototypeHead, features: Array, labels: Array) -> fl
 
     found = minimize_scalar(loss, bounds=(0.0, float(np.log(256))), method="bounded", options={"xatol": 1e-3})
     return float(np.exp(found.x))
+
+
+def as_head(head: tuple[ArrayLike, ArrayLike]) -> LinearHead:
+    """Return W and b as a head."""
+    return LinearHead(np.asarray(head[0], dtype=np.float32), np.asarray(head[1], dtype=np.float32))
+
+
+def fit_head(features: Array, numbers: Array, n_classes: int) -> LinearHead:
+    """Return a linear softmax head, fitted by logistic regression."""
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(max_iter=500).fit(features, numbers)
+    weight, bias = model.coef_, model.intercept_
+    if n_classes == 2:
+        weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+    return as_head((weight, bias))

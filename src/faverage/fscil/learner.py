@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from faverage.align import Padding
 from faverage.explain import Explanation, explain
-from faverage.fscil.heads import LinearHead, PrototypeHead, learn_temperature, unit
+from faverage.fscil.heads import LinearHead, PrototypeHead, as_head, fit_head, learn_temperature, unit
 from faverage.fscil.images import ImageBackbone, as_backbone
 from faverage.fscil.memory import Memory, Rehearsal
 from faverage.fusion import Fuser, get_fuser
@@ -144,7 +144,7 @@ class FewShotLearner:
             means = np.stack([unit(features[rest & (numbers == c)]).mean(0) for c in range(len(classes))])
         else:
             means = np.asarray(prototypes, dtype=features.dtype)
-        linear = _fit_head(features[rest], numbers[rest], len(classes)) if head is None else _head(head)
+        linear = fit_head(features[rest], numbers[rest], len(classes)) if head is None else as_head(head)
         if means.shape != (len(classes), features.shape[1]) or linear.weight.shape != means.shape:
             raise ValueError(
                 f"head and prototypes must have {len(classes)} rows of {features.shape[1]} numbers, one a class, got "
@@ -168,22 +168,30 @@ class FewShotLearner:
         known = [label for label in new if label in self.classes]
         if known:
             raise ValueError(f"class {known[0]!r} is known already; a session brings new classes only")
-        first = len(self.classes)
-        means = np.stack([unit(features[labels == label]).mean(0) for label in new])
-        for i, label in enumerate(new):
-            self.memory.shots[first + i] = features[labels == label]
-        self.prototypes = np.concatenate([self.prototypes, means])
-        self.classes, self.sessions = [*self.classes, *new], [*self.sessions, new]
-        start = 0 if self.scope == "all" else first
-        self.heads = [*self.heads, PrototypeHead(self.prototypes[start:], self.tau, start)]
+        self._add_session({label: features[labels == label] for label in new})
         self.fitted = self._fit_fuser()
+        return self
+
+    def forget(self, label: Any) -> Self:
+        """Forget a class that a session brought: the learner is then as if it had never learned it.
+
+        Every later session is learned again from its shots; base classes are part of the backbone and stay.
+        """
+        from faverage.fscil.relearn import check_forgettable, relearn, shots_of
+
+        check_forgettable(self, label)
+        sessions = [{name: x for name, x in session.items() if name != label} for session in shots_of(self)]
+        self.__dict__.update(vars(relearn(self, sessions)))
         return self
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """Return probabilities ``(n, N)`` of all classes seen so far, in the order of ``classes``."""
         if not self.classes:
             raise ValueError("the learner knows no classes yet: call fit_base(X, y) first")
-        scores = self.head_scores(X)
+        return self.fuse(self.head_scores(X))
+
+    def fuse(self, scores: Array) -> Array:
+        """Return probabilities ``(n, N)`` of what ``head_scores`` gave."""
         if len(self.heads) == 1:
             return scores[:, 0]
         if self.fuser == "prototypes":
@@ -229,6 +237,16 @@ class FewShotLearner:
 
         return load_learner(Path(folder), backbone, device)
 
+    def _add_session(self, shots: dict[Any, Array]) -> None:
+        """Take in the features of new classes, by label, and add their head; the fuser is not fitted."""
+        first = len(self.classes)
+        means = np.stack([unit(features).mean(0) for features in shots.values()])
+        self.memory.shots.update({first + i: features for i, features in enumerate(shots.values())})
+        self.prototypes = np.concatenate([self.prototypes, means])
+        self.classes, self.sessions = [*self.classes, *shots], [*self.sessions, list(shots)]
+        start = 0 if self.scope == "all" else first
+        self.heads = [*self.heads, PrototypeHead(self.prototypes[start:], self.tau, start)]
+
     def _fit_fuser(self) -> Fuser | None:
         if self.fuser in ("prototypes", "no-fine-tuning"):
             return None
@@ -273,18 +291,3 @@ def held_out(numbers: Array, per_class: int, seed: int) -> Array:
             raise ValueError(f"base class number {c} has one example; at least two are needed")
         mask[rng.permutation(rows)[: max(1, min(per_class, len(rows) // 6))]] = True
     return mask
-
-
-def _head(head: tuple[ArrayLike, ArrayLike]) -> LinearHead:
-    return LinearHead(np.asarray(head[0], dtype=np.float32), np.asarray(head[1], dtype=np.float32))
-
-
-def _fit_head(features: Array, numbers: Array, n_classes: int) -> LinearHead:
-    """Return a linear softmax head, fitted by logistic regression."""
-    from sklearn.linear_model import LogisticRegression
-
-    model = LogisticRegression(max_iter=500).fit(features, numbers)
-    weight, bias = model.coef_, model.intercept_
-    if n_classes == 2:
-        weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
-    return _head((weight, bias))

@@ -1,0 +1,113 @@
+"""What a learner answers and why, and what it confuses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from faverage.align import pad
+from faverage.fscil import FewShotLearner, PrototypeHead
+from faverage.fscil.heads import unit
+from faverage.fusion._arrays import softmax
+from faverage.network import AFA
+
+__all__ = ["Answer", "answers", "confusions"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says of one picture.
+
+    Attributes:
+        top: all classes with their probabilities, the most probable first.
+        heads: for each head its name, its own best class, and its probability of the answered class (0 where it does
+            not know that class).
+        means: share of each mean in the fused output for the answered class; empty where the fuser has no means.
+    """
+
+    top: tuple[tuple[str, float], ...]
+    heads: tuple[tuple[str, str, float], ...]
+    means: tuple[tuple[str, float], ...]
+
+
+def answers(learner: FewShotLearner, features: Array) -> list[Answer]:
+    """Return what the learner says of features ``(n, d)``."""
+    scores = learner._scores_of(features)
+    fused = learner.fuse(scores)
+    best = fused.argmax(1)
+    names, shares = _means(learner, scores, best)
+    known = np.nan_to_num(scores, nan=0.0)
+    heads = ["base", *(f"session {k}" for k in range(1, len(learner.heads)))]
+    found = []
+    for i, order in enumerate(np.argsort(-fused, axis=1, kind="stable")):
+        top = tuple((learner.classes[c], float(fused[i, c])) for c in order)
+        own = known[i].argmax(1)
+        said = tuple((h, learner.classes[own[k]], float(known[i, k, best[i]])) for k, h in enumerate(heads))
+        found.append(Answer(top, said, tuple(zip(names, map(float, shares[i]), strict=True))))
+    return found
+
+
+def _means(learner: FewShotLearner, scores: Array, best: Array) -> tuple[list[str], Array]:
+    """Return the means' names and their shares ``(n, J)``: A_j[c] x̃_j over the sum of these, for the answer c."""
+    fuser: Any = learner.fitted
+    network = getattr(fuser, "network", None)
+    if not isinstance(network, AFA) or len(learner.heads) == 1:
+        return [], np.zeros((len(scores), 0))
+    with torch.inference_mode():
+        x = torch.from_numpy(pad(scores, fuser.padding, fuser.threshold).astype(np.float32))
+        averaged = torch.stack([average(x) for average in network.branches], 1)  # (n, J, N)
+        n, j, classes = averaged.shape
+        chosen = torch.from_numpy(best)
+        if network.structure == "full":
+            parts = (network.mix.reshape(classes, j, classes)[chosen] * averaged).sum(-1)
+        else:
+            parts = network.mix.expand(classes, j)[chosen] * averaged[torch.arange(n), :, chosen]
+        parts = parts.relu() + 1e-12
+        shares: Array = (parts / parts.sum(1, keepdim=True)).numpy()
+    return [mean.name for mean in network.means], shares
+
+
+def confusions(learner: FewShotLearner) -> tuple[dict[str, float], tuple[tuple[str, str, int], ...]]:
+    """Ask the learner about everything that it keeps: all taught pictures and the held-out ones of base classes.
+
+    A taught picture is compared with the mean of the other pictures of its class, where there are others.
+
+    Returns:
+        The share of right answers for each taught class, and (class, answer, how often), the most frequent first.
+    """
+    memory = learner.memory
+    features, labels = [memory.base], [memory.base_labels]
+    for c, shots in memory.shots.items():
+        features.append(shots)
+        labels.append(np.full(len(shots), c))
+    truth = np.concatenate(labels)
+    said = learner.fuse(_left_out(learner, np.concatenate(features), truth)).argmax(1)
+    right = {learner.classes[c]: float((said[truth == c] == c).mean()) for c in memory.shots}
+    wrong = Counter((learner.classes[t], learner.classes[s]) for t, s in zip(truth, said, strict=True) if t != s)
+    return right, tuple((t, s, n) for (t, s), n in wrong.most_common())
+
+
+def _left_out(learner: FewShotLearner, features: Array, truth: Array) -> Array:
+    """Return what each head says ``(n, K, N)``; a shot does not count towards the prototype of its own class."""
+    scores = learner._scores_of(features)
+    whole = PrototypeHead(learner.prototypes, learner.tau)
+    distances = whole.distances(features)
+    for c, shots in learner.memory.shots.items():
+        m = len(shots)
+        if m < 2:
+            continue
+        z = unit(shots)
+        others = (m * learner.prototypes[c] - z) / (m - 1)
+        distances[truth == c, c] = ((z - others) ** 2).sum(1)
+    for k, head in enumerate(learner.heads):
+        if isinstance(head, PrototypeHead):
+            part = slice(head.first, head.n_classes)
+            scores[:, k, part] = softmax(-head.temperature * distances[:, part])
+    return scores
