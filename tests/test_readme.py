@@ -71,7 +71,15 @@ def test_block_runs(block: str, tmp_path, monkeypatch, capsys) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", "docs/fusion.md", "docs/performance.md", "docs/results.md", "docs/rivals.md"],
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/fusion.md",
+        "docs/performance.md",
+        "docs/results.md",
+        "docs/rivals.md",
+        "docs/serve.md",
+    ],
 )
 def test_links_and_commands_exist(page: str) -> None:
     text = (ROOT / page).read_text()
