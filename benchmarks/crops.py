@@ -11,45 +11,30 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from faverage.data import load_benchmark
 from faverage.experiment.config import RunConfig
-from faverage.vision import extract_features, hold_out, train_base, transforms_for
+from faverage.experiment.features import train_on
+from faverage.experiment.pictures import load_pictures
+from faverage.vision import extract_features, hold_out
 
 
 def measure(config: RunConfig, side: int, per_class: int) -> dict[str, Any]:
     """Train with crops of ``side`` px; return accuracy on ``per_class`` other images of each class, and speed."""
-    bench = load_benchmark(config.dataset, config.data, seed=config.seed)
-    base = bench.sessions[0]
-    number = np.full(len(bench.class_names), -1)
-    number[list(base.classes)] = np.arange(len(base.classes))
-    labels = number[bench.labels]
-    kept = base.train[hold_out(labels[base.train], per_class=per_class, at_most=0.2, seed=config.seed)]
-    rest = np.setdiff1d(base.train, kept)
-    mean, std = bench.normalise
-    augment, transform = transforms_for(bench.images.shape[1], crop=side, mean=mean, std=std)
+    pictures = load_pictures(replace(config, crop=side))
+    labels, base = pictures.labels, pictures.base
+    kept = base[hold_out(labels[base], per_class=per_class, at_most=0.2, seed=config.seed)]
+    rest = np.setdiff1d(base, kept)
     start = time.perf_counter()
-    model = train_base(
-        *(bench.images, labels),
-        backbone=config.backbone,
-        indices=rest,
-        epochs=config.epochs,
-        batch_size=config.batch_size,
-        lr=config.lr,
-        schedule=config.schedule,
-        weight_decay=config.weight_decay,
-        augment=augment,
-        transform=transform,
-        device=config.device,
-        seed=config.seed,
-    )
+    model = train_on(config, pictures, rest)
     seconds = time.perf_counter() - start
-    features = extract_features(model.backbone, bench.images, kept, transform=transform, device=config.device)
+    options: dict[str, Any] = {"transform": model.transform, "device": config.device}
+    features = extract_features(model.backbone, pictures.images, kept, **options)
     said = model.logits(torch.from_numpy(np.asarray(features))).argmax(1).numpy()
     return {
         "side": side,

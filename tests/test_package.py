@@ -66,6 +66,15 @@ def test_imports_go_one_way() -> None:
         assert not extra, f"{path.name} must not import {extra}"
 
 
+def test_private_files_stay_in_their_room() -> None:
+    for path in SOURCE.rglob("*.py"):
+        room = path.relative_to(SOURCE).parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = (node.module or "").split(".") if isinstance(node, ast.ImportFrom) else []
+            if len(parts) > 2 and parts[0] == "faverage" and parts[2].startswith("_"):
+                assert parts[1] == room, f"{path} must not import {node.module}"
+
+
 def test_make_help_lists_the_commands() -> None:
     root = Path(__file__).parent.parent
     text = subprocess.run(["make", "help"], cwd=root, capture_output=True, text=True, check=True, timeout=20).stdout

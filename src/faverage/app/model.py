@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from faverage.app.create import write_model
-from faverage.app.eyes import Eyes
 from faverage.app.folder import Folder, State
 from faverage.app.names import ModelError, clean_name
 from faverage.app.parts import ClassInfo, Now, Taught, entry, light, merged, told
@@ -24,6 +23,7 @@ from faverage.explain import Explanation
 from faverage.fscil import FewShotLearner
 from faverage.fscil.relearn import base_of, relearn, shots_of
 from faverage.storage import read_tensors
+from faverage.vision import Eyes
 
 __all__ = ["Answer", "ClassInfo", "Model", "ModelError", "Taught", "clean_name", "open_picture"]
 

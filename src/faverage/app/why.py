@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from faverage.align import pad
 from faverage.fscil import FewShotLearner, PrototypeHead
 from faverage.fscil.heads import unit
-from faverage.fusion._arrays import softmax
+from faverage.fusion.arrays import softmax
 from faverage.network import AFA
 
 __all__ = ["Answer", "answers", "confusions"]

@@ -20,7 +20,7 @@ from faverage.experiment.rows import Rows
 if TYPE_CHECKING:
     from faverage.vision import BaseModel
 
-__all__ = ["Features", "features_of_benchmark", "features_of_file"]
+__all__ = ["Features", "features_of_benchmark", "features_of_file", "train_on"]
 
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, of how much (0: not known)
@@ -124,7 +124,7 @@ def features_of_benchmark(config: RunConfig, work: Path, progress: Progress) -> 
     progress("training the base session", 0, 0)
     start = time.perf_counter()
     rest = np.setdiff1d(pictures.base, pictures.kept)
-    model = _train(config, pictures, rest, work / "base-checkpoint.safetensors")
+    model = train_on(config, pictures, rest, work / "base-checkpoint.safetensors")
     seconds = time.perf_counter() - start
     model.save(work / "base.safetensors")
     progress("extracting features", 0, 0)
@@ -161,8 +161,8 @@ def features_of_benchmark(config: RunConfig, work: Path, progress: Progress) -> 
     )
 
 
-def _train(config: RunConfig, pictures: Pictures, rows: Array, checkpoint: Path) -> BaseModel:
-    """Train the base session."""
+def train_on(config: RunConfig, pictures: Pictures, rows: Array, checkpoint: Path | None = None) -> BaseModel:
+    """Train the base session of a run on some rows of its images."""
     from faverage.experiment.resume import trained
     from faverage.vision import get_backbone, load_weights, train_base
 
@@ -191,7 +191,7 @@ def _train(config: RunConfig, pictures: Pictures, rows: Array, checkpoint: Path)
         device=config.device,
         seed=config.seed,
         checkpoint=checkpoint,
-        progress=True,
+        progress=checkpoint is not None,
         tensorboard=config.tensorboard,
     )
-    return trained(train, checkpoint)
+    return train() if checkpoint is None else trained(train, checkpoint)

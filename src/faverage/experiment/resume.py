@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from faverage.vision import BaseModel
-from faverage.vision._loop import CheckpointError
+from faverage.vision import BaseModel, CheckpointError
 
 __all__ = ["drop_broken_features", "read_method", "trained"]
 

@@ -104,7 +104,7 @@ def _check_device(config: RunConfig) -> None:
 
 
 def _check_tensorboard(folder: str) -> None:
-    from faverage.vision._report import check_tensorboard
+    from faverage.vision import check_tensorboard
 
     try:
         check_tensorboard(folder)

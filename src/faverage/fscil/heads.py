@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from faverage.fusion._arrays import softmax
+from faverage.fusion.arrays import softmax
 
 __all__ = ["LinearHead", "PrototypeHead", "unit"]
 

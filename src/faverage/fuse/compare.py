@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from faverage.align import pad
 from faverage.fuse.base import Listener
 from faverage.fusion import Fuser, fuser_names, get_fuser
-from faverage.fusion._arrays import folds_of, subsample
+from faverage.fusion.arrays import folds_of, subsample
 
 __all__ = ["Comparison", "Score", "compare", "measure", "new_fuser"]
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from faverage.fusion._arrays import Array, log_softmax, softmax
+from faverage.fusion.arrays import Array, log_softmax, softmax
 from faverage.network import AFA
 
 SOFT = 0.03  # eps of the geometric mean, and the softening of members where there is only one

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from faverage.explain import Explanation, check_names, from_shares
-from faverage.fusion._arrays import Array, folds_of, softmax, subsample
 from faverage.fusion._fits import SOFT, SOFTENINGS, LinearFit, ScalarFit
+from faverage.fusion.arrays import Array, folds_of, softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
 from faverage.network import AFA
 

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from faverage.fusion._arrays import (
+from faverage.fusion.arrays import (
     Array,
     check_labels,
     check_scores,

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from faverage.align import pad
-from faverage.fusion._arrays import Array, folds_of, log_softmax, subsample
+from faverage.fusion.arrays import Array, folds_of, log_softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
 from faverage.fusion.pools import check_positive
 

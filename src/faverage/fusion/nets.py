@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from faverage.align import Padding, pad
 from faverage.explain import Explanation, explain
 from faverage.fit import History, fit
-from faverage.fusion._arrays import Array, subsample
+from faverage.fusion.arrays import Array, subsample
 from faverage.fusion.base import Fuser, register_fuser
 from faverage.network import AFA, DEFAULT_MEANS, MeanSpec, Output, Structure
 from faverage.rows import Constraint, Rows

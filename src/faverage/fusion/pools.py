@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from faverage.align import pad
-from faverage.fusion._arrays import Array, log_softmax, subsample
+from faverage.fusion.arrays import Array, log_softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
 
 __all__ = ["Greedy", "LogPool"]

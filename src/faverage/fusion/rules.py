@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from faverage.align import Padding, pad
-from faverage.fusion._arrays import Array, masked_mean, normalise
+from faverage.fusion.arrays import Array, masked_mean, normalise
 from faverage.fusion.base import Fuser, register_fuser
 from faverage.means import Arithmetic, Geometric, Harmonic, Mean, Power
 

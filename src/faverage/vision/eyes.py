@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from faverage.vision import BaseModel
 from faverage.vision._device import autocast, check_images, move, pick_device, pick_layout, pick_precision
+from faverage.vision.model import BaseModel
 
 __all__ = ["Eyes"]
 
