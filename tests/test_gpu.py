@@ -21,14 +21,14 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 @pytest.mark.parametrize("backbone", ["tiny", "resnet18_small"])
 def test_the_fast_step_learns_what_the_plain_one_learns(backbone: str) -> None:
     images, labels = drawn(256)
-    settings = {"backbone": backbone, "device": "cuda", "epochs": 3, "precision": "float32", "lr": 0.01}
+    settings = {"backbone": backbone, "device": "cuda", "epochs": 3, "precision": "float32", "lr": 0.001}
     plain = quick(images, labels, **settings, compile=False, capture=False)
     fast = quick(images, labels, **settings)
     assert plain.config["ran"]["step"] == "plain" and fast.config["ran"]["step"] == "compiled+captured"
-    assert np.allclose(plain.history["loss"], fast.history["loss"], rtol=0.05)
+    assert np.allclose(plain.history["loss"], fast.history["loss"], rtol=0.01)
     half = quick(images, labels, **{**settings, "precision": "auto"})
     assert half.config["ran"]["precision"] == "bfloat16"
-    assert np.allclose(plain.history["loss"], half.history["loss"], rtol=0.1)
+    assert np.allclose(plain.history["loss"], half.history["loss"], rtol=0.02)
 
 
 def test_training_goes_on_after_a_kill(tmp_path: Path) -> None:

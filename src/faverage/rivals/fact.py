@@ -12,7 +12,8 @@ and all logits s = 16 cos(f, ·):
 where s' are the logits of mixed images: λ h_i + (1 − λ) h_j after the second stage of the backbone, with λ drawn from
 Beta(α, α) once a batch, and j a random partner of i. Pairs of one class do not count. γ is 0 in the first share of all
 epochs. A fixed random mask ties each virtual class to three base classes; an image of a class with no ties does not
-count in L2. Weights and virtual prototypes start orthogonal to each other, and learn.
+count in L2. Weights and virtual prototypes start orthogonal to each other; the weights learn, the virtual prototypes
+stay where they are.
 
 After training each class has a prototype p_c, the mean of its features under the evaluation transform, and
 
@@ -68,6 +69,7 @@ class Network(Trainable):
     extras = 2
     prototypes: Tensor
     ties: Tensor
+    virtual: Tensor
     weight_now: Tensor
 
     def __init__(
@@ -89,7 +91,9 @@ class Network(Trainable):
         self.backbone: Any = backbone
         self.scale, self.alpha, self.weight, self.start = scale, alpha, weight, start
         first = nn.init.orthogonal_(torch.empty(n_base + n_virtual, dimension))
-        self.base, self.virtual = (nn.Parameter(part.clone()) for part in first.split([n_base, n_virtual]))
+        base, virtual = first.split([n_base, n_virtual])
+        self.base = nn.Parameter(base.clone())
+        self.register_buffer("virtual", virtual.clone())
         self.register_buffer("ties", torch.rand(n_virtual, n_base).argsort(1).argsort(1) < TIES)
         self.register_buffer("prototypes", torch.zeros(n_known, dimension))
         self.register_buffer("weight_now", torch.zeros(()), persistent=False)
@@ -187,7 +191,7 @@ class FACT(Rival):
         },
         "shared/digits": {"base": {"epochs": 20, "batch_size": 64, "lr": 0.05}},
         "paper": {},
-        "paper/mini-imagenet": {"base": {"epochs": 1000}, "backbone": "resnet18_large"},
+        "paper/mini-imagenet": {"base": {"epochs": 1000}, "backbone": "resnet18_large", "crop": 84},
         "paper/cub200": {
             "base": {
                 "epochs": 400,
@@ -198,8 +202,9 @@ class FACT(Rival):
             "alpha": 2.0,
             "start": 0.0,
             "backbone": "resnet18_large",
+            "crop": 224,
         },
-        "paper/cifar100": {"base": {"epochs": 600, "batch_size": 256}, "weight": 0.001, "start": 0.0},
+        "paper/cifar100": {"base": {"epochs": 600, "batch_size": 256}, "weight": 0.001, "start": 0.0, "crop": 32},
     }
 
     def build(self, sizes: list[int]) -> Network:

@@ -181,9 +181,9 @@ class SPPR(Rival):
         },
         "shared/digits": {"base": {"epochs": 20, "batch_size": 64, "lr": 0.5}, "episode": {"way": 2}},
         "paper": {},
-        "paper/mini-imagenet": {"base": {"epochs": 68}},
-        "paper/cub200": {"base": {"epochs": 70}, "episode": {"way": 10}, "backbone": "resnet18_large"},
-        "paper/cifar100": {"base": {"epochs": 56}},
+        "paper/mini-imagenet": {"base": {"epochs": 68}, "crop": 84},
+        "paper/cub200": {"base": {"epochs": 70}, "episode": {"way": 10}, "backbone": "resnet18_large", "crop": 224},
+        "paper/cifar100": {"base": {"epochs": 56}, "crop": 32},
     }
 
     def build(self, sizes: list[int]) -> Network:
