@@ -146,6 +146,17 @@ def test_fit_and_predict_are_fast() -> None:
     assert seconds(lambda: fuser.predict_proba(scores[:1]), 50) < 1e-3
 
 
+@pytest.mark.parametrize("gap", [False, True])
+def test_full_matrices_that_would_be_too_large_are_left_out(gap: bool, monkeypatch) -> None:
+    import faverage.fusion.afa as afa
+
+    scores, y = members(gap=gap)
+    monkeypatch.setattr(afa, "_FULL_WEIGHTS", 20)
+    fuser = get_fuser("afa").fit(scores, y)
+    assert len(fuser.losses) > 1 and not [name for name in fuser.losses if name.startswith("full")]
+    assert next(iter(get_fuser("afa", structure="full").fit(scores, y).fits)).startswith("full")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

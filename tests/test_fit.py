@@ -52,10 +52,11 @@ def test_planted_average_is_recovered(planted: int, structure: str) -> None:
 
 
 @pytest.mark.parametrize("constraint", ["projection", "softmax"])
-@pytest.mark.parametrize("structure", ["full", "per_class", "scalar"])
+@pytest.mark.parametrize("structure", ["full", "per_class", "scalar", "block"])
 def test_constraints_hold_after_every_step(structure: str, constraint: str, monkeypatch) -> None:
     scores, y = labelled()
-    network = AFA(2, 3, structure=structure, constraint=constraint)
+    groups = [0, 1, 0] if structure == "block" else None
+    network = AFA(2, 3, structure=structure, constraint=constraint, groups=groups)
     seen = []
     project = network.project_
 
@@ -246,9 +247,10 @@ def test_bad_input_is_named(change: dict, words: str) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_captured_step_agrees_with_the_cpu() -> None:
+@pytest.mark.parametrize("options", [{}, {"structure": "block", "groups": 3}], ids=["full", "block"])
+def test_captured_step_agrees_with_the_cpu(options: dict) -> None:
     scores, y = labelled(500, k=4, classes=20)
-    on_cpu, on_gpu = AFA(4, 20), AFA(4, 20)
+    on_cpu, on_gpu = AFA(4, 20, **options), AFA(4, 20, **options)
     histories = [fit(n, scores, y, epochs=10, validation=0.2, device=d) for n, d in ((on_cpu, "cpu"), (on_gpu, "cuda"))]
     assert np.allclose(histories[0].train, histories[1].train, rtol=1e-2)
     assert (on_cpu.mix - on_gpu.mix.cpu()).abs().max() < 0.05

@@ -78,6 +78,7 @@ def test_block_runs(block: str, tmp_path, monkeypatch, capsys) -> None:
         "docs/performance.md",
         "docs/results.md",
         "docs/rivals.md",
+        "docs/scaling.md",
         "docs/serve.md",
     ],
 )

@@ -11,6 +11,7 @@ from faverage.align import Aligned, align, pad
 from faverage.explain import Explanation, Table, explain
 from faverage.export import export_onnx
 from faverage.fit import History, fit
+from faverage.groups import groups_by_confusion
 from faverage.means import Arithmetic, Geometric, Harmonic, Mean, Power, get_mean, mean_names, register_mean
 from faverage.network import AFA, FAverage
 from faverage.simplex import project_simplex
@@ -40,6 +41,7 @@ __all__ = [
     "export_onnx",
     "fit",
     "get_mean",
+    "groups_by_confusion",
     "load",
     "mean_names",
     "pad",

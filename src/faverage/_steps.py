@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +16,8 @@ from faverage.network import AFA, FAverage
 from faverage.rows import Rows
 
 Loss = Literal["cross-entropy", "squared"]
+
+_CHUNK = 1 << 22  # scores checked, or judged without a gradient, at a time
 
 
 def make_step(network: nn.Module, data: Data, batch_size: int, lr: float) -> Callable[[Tensor], Tensor]:
@@ -78,12 +82,17 @@ def _captured(
 
 @dataclass
 class Data:
-    """Checked training data on one device."""
+    """Checked training data on one device.
 
-    scores: Tensor  # (n, K, N)
+    Scores of half precision and scores in a memory map stay as they are and are cast batch by batch; a part of the rows
+    is a list of their numbers. So there is never a second copy of all scores.
+    """
+
+    scores: Tensor  # (n, K, N), or of more rows than count
     targets: Tensor  # (n,) labels or (n, N) values
-    weight: Tensor  # (n,)
+    weight: Tensor  # (n,), in the network's type
     loss: Loss
+    index: Tensor | None = None  # (n,), which rows of scores count; None: all
 
     @classmethod
     def check(cls, network: nn.Module, scores: Any, targets: Any, weight: Any = None, loss: Loss | None = None) -> Data:
@@ -92,18 +101,21 @@ class Data:
         if first is None:
             raise ValueError(f"network {type(network).__name__} has no parameters to train")
         dtype = first.dtype
-        scores = torch.as_tensor(scores).detach()
+        on_disk = _on_disk(scores)
+        scores = _tensor(scores)
         if scores.ndim != 3 or 0 in scores.shape:
             raise ValueError(
                 "scores must have shape (n, K, N), examples x models x classes, with no size of 0, "
                 f"got {tuple(scores.shape)}"
             )
-        scores = scores.to(dtype)
+        if not scores.is_floating_point() or not (on_disk or scores.dtype in (torch.float16, torch.bfloat16)):
+            scores = scores.to(dtype)
         means: tuple[Mean, ...] = (Arithmetic(),)
         if isinstance(network, AFA | FAverage):
             means = network.means if isinstance(network, AFA) else (network.mean,)
-        for mean in means:
-            mean.check(scores, "scores")
+        for part in scores.split(rows_of(scores, _CHUNK)):
+            for mean in means:
+                mean.check(part, "scores")
         targets = torch.as_tensor(targets).detach()
         if targets.ndim == 0:
             raise ValueError(f"targets must have one entry for each of the {len(scores)} rows of scores, got a number")
@@ -144,16 +156,17 @@ class Data:
 
     def losses(self, network: nn.Module, rows: Tensor) -> Tensor:
         """Return the loss of each of the given rows."""
+        scores = self.scores[rows if self.index is None else self.index[rows]].to(self.weight.dtype)
         if self.loss == "cross-entropy":
-            log_prob: Tensor = network.log_prob(self.scores[rows])  # type: ignore[operator]
+            log_prob: Tensor = network.log_prob(scores)  # type: ignore[operator]
             return -log_prob.gather(1, self.targets[rows, None]).squeeze(1)
-        output: Tensor = network(self.scores[rows])
+        output: Tensor = network(scores)
         return (output - self.targets[rows]).square().mean(-1)
 
     def split(self, share: float, seed: int) -> tuple[Data, Data]:
         """Hold out a share of the rows, of each class alike."""
         generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(self.scores), generator=generator)
+        order = torch.randperm(len(self.targets), generator=generator)
         if self.loss == "cross-entropy":
             order = order[torch.argsort(self.targets.cpu()[order], stable=True)]
             # every class in turn gives its share: row i is held out where the running count of held-out rows grows
@@ -167,21 +180,23 @@ class Data:
         return self.take(order[~mask]), self.take(order[mask])
 
     def take(self, rows: Tensor) -> Data:
-        """Return the given rows."""
+        """Return the given rows, with the same scores behind them."""
         rows = rows.to(self.scores.device)
-        return Data(self.scores[rows], self.targets[rows], self.weight[rows], self.loss)
+        index = rows if self.index is None else self.index[rows]
+        return Data(self.scores, self.targets[rows], self.weight[rows], self.loss, index)
 
     def to(self, device: torch.device) -> Data:
         """Return the same data on another device."""
-        return Data(self.scores.to(device), self.targets.to(device), self.weight.to(device), self.loss)
+        index = None if self.index is None else self.index.to(device)
+        return Data(self.scores.to(device), self.targets.to(device), self.weight.to(device), self.loss, index)
 
 
 @torch.no_grad()
-def data_loss(network: nn.Module, data: Data, chunk: int = 8192) -> float:
+def data_loss(network: nn.Module, data: Data) -> float:
     """Return the weighted mean loss over all rows."""
     network.eval()
     total = 0.0
-    for rows in torch.arange(len(data.scores), device=data.scores.device).split(chunk):
+    for rows in torch.arange(len(data.targets), device=data.scores.device).split(rows_of(data.scores, _CHUNK)):
         total += float((data.losses(network, rows) * data.weight[rows]).sum())
     return total / float(data.weight.sum())
 
@@ -199,6 +214,33 @@ def project(network: nn.Module) -> None:
         project()
 
 
-def snapshot(network: nn.Module) -> dict[str, Tensor]:
-    """Return a copy of all weights."""
-    return {name: value.detach().clone() for name, value in network.state_dict().items()}
+def snapshot(network: nn.Module, into: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """Return a copy of all weights: a new one, or ``into`` with its contents replaced."""
+    if into is None:
+        return {name: value.detach().clone() for name, value in network.state_dict().items()}
+    for name, value in network.state_dict().items():
+        into[name].copy_(value)
+    return into
+
+
+def rows_of(scores: Tensor, chunk: int) -> int:
+    """Return how many rows hold about ``chunk`` scores, at least one."""
+    return max(1, chunk // max(1, scores[0].numel()))
+
+
+def _tensor(scores: Any) -> Tensor:
+    """Return scores as a tensor, without a copy where that is possible."""
+    if isinstance(scores, np.ndarray) and not scores.flags.writeable and scores.dtype.kind == "f":
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written to
+            return torch.from_numpy(scores)
+    return torch.as_tensor(scores).detach()
+
+
+def _on_disk(scores: Any) -> bool:
+    """Return whether an array is a memory map, or a view of one."""
+    while isinstance(scores, np.ndarray):
+        if isinstance(scores, np.memmap):
+            return True
+        scores = scores.base
+    return False

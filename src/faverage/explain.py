@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from faverage.blocks import Blocks
 from faverage.network import AFA
 
 __all__ = ["Explanation", "Table", "explain"]
@@ -152,6 +153,8 @@ def from_shares(
 def shares(network: AFA) -> tuple[Tensor, Tensor]:
     """Return the share of each mean ``(N, J)`` and of each model ``(N, K)`` for each class."""
     n, k, j = network.n_outputs, network.n_models, len(network.means)
+    if network.groups is not None:
+        return _scaled(*_block_sums(network))
     mix = network.mix.double()
     weights = []
     for average in network.branches:
@@ -164,6 +167,25 @@ def shares(network: AFA) -> tuple[Tensor, Tensor]:
     else:
         by_mean = mix.expand(n, j)
         by_model = torch.einsum("cj,jck->ck", by_mean, trust)
+    return _scaled(by_mean, by_model)
+
+
+def _block_sums(network: AFA) -> tuple[Tensor, Tensor]:
+    """Return what ``_scaled`` takes, group by group, so that no matrix of N x N is made."""
+    mixing, groups = network.aggregation, network.groups
+    assert isinstance(mixing, Blocks) and groups is not None
+    mixes = [block.double() for block in mixing.stored()]  # (g, s, J, s) for each size
+    trusts = [average.weights.stored() for average in network.branches if isinstance(average.weights, Blocks)]
+    by_model = []
+    for mix, *blocks in zip(mixes, *trusts, strict=True):
+        trust = torch.stack([block.double().sum(-1) for block in blocks])  # (J, g, s, K)
+        by_model.append(torch.einsum("gcjm,jgmk->gck", mix, trust))
+    return mixing.by_copy().double(), groups.rows(by_model)
+
+
+def _scaled(by_mean: Tensor, by_model: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale the sums over A of means ``(N, J)`` and of models ``(N, K)`` to shares."""
+    j, k = by_mean.shape[1], by_model.shape[1]
     total = by_mean.sum(-1, keepdim=True)
     # a class whose row of A is all zero rests on nothing: call every mean and model equal there
     safe = total.clamp(min=1e-30)

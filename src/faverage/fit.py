@@ -69,7 +69,8 @@ def fit(
 
     Args:
         network: an ``AFA``, or any module from ``(n, K, N)`` to ``(n, N)``.
-        scores: ``(n, K, N)``, one score vector a model.
+        scores: ``(n, K, N)``, one score vector a model. A memory map (``np.load(file, mmap_mode="r")``) is read batch
+            by batch, and half precision stays so until a batch is used: a CPU never holds a second copy of them.
         targets: labels ``(n,)`` in 0 … N-1 for the cross-entropy; values ``(n, N)``, or ``(n,)`` if N is 1, for the
             squared loss.
         sample_weight: ``(n,)``, non-negative; a weight of 2 counts as the same row twice.
@@ -81,8 +82,8 @@ def fit(
             (scores, targets, sample_weight). The network then ends with the weights of its best epoch on that part.
         patience: with ``validation``, stop after this many epochs without a better one.
         seed: of the order of the batches and the held-out part.
-        device: where to train; by default where the network is. The network ends up there. On a GPU the whole step is
-            one CUDA graph.
+        device: where to train; by default where the network is. The network ends up there. A GPU gets all scores, in
+            the type that they are stored in, and the whole step is one CUDA graph.
         progress: show a progress bar.
 
     Returns:
@@ -101,17 +102,15 @@ def fit(
     """
     data = Data.check(network, scores, targets, sample_weight, loss)
     _check_options(epochs, batch_size, lr, patience, validation, seed)
+    where = torch.device(device) if device is not None else next(network.parameters()).device
     held_out: Data | None = None
     if isinstance(validation, tuple):
         scores, targets, weight = (*validation, None)[:3]
-        held_out = Data.check(network, scores, targets, weight, data.loss)
-    elif validation > 0:
-        data, held_out = data.split(validation, seed)
-
-    where = torch.device(device) if device is not None else next(network.parameters()).device
-    network.to(where)
+        held_out = Data.check(network, scores, targets, weight, data.loss).to(where)
     data = data.to(where)
-    held_out = held_out.to(where) if held_out is not None else None
+    if not isinstance(validation, tuple) and validation > 0:
+        data, held_out = data.split(validation, seed)
+    network.to(where)
     history = History()
     with _validation_off(network), _bar(progress, epochs) as tick:
         _train(network, data, held_out, history, epochs, batch_size, lr, patience, seed, tick)
@@ -131,7 +130,8 @@ def _train(
     tick: Callable[[float], None],
 ) -> None:
     """Run the epochs; leave the best (or last good) weights in the network and the losses in ``history``."""
-    batch_size = min(batch_size, len(data.scores))
+    n = len(data.targets)
+    batch_size = min(batch_size, n)
     step = make_step(network, data, batch_size, lr)
     best = data_loss(network, held_out) if held_out is not None else math.inf
     recent = [(-1, snapshot(network))]  # the weights to go back to, newest last
@@ -139,7 +139,7 @@ def _train(
     for epoch in range(epochs):
         network.train()
         total = torch.zeros((), dtype=torch.float64, device=data.scores.device)
-        for batch in batches(len(data.scores), batch_size, generator).to(data.scores.device):
+        for batch in batches(n, batch_size, generator).to(data.scores.device):
             total += step(batch)
         if data.scores.is_cuda:
             project(network)  # the captured projection could not look at its result; this one does
@@ -150,11 +150,12 @@ def _train(
         history.train.append(loss)
         tick(loss)
         if held_out is None:
-            recent = [*recent[-1:], (epoch, snapshot(network))]
+            oldest = recent.pop(0)[1] if len(recent) > 1 else None
+            recent.append((epoch, snapshot(network, into=oldest)))
             continue
         history.validation.append(data_loss(network, held_out))
         if history.validation[-1] < best:
-            best, recent = history.validation[-1], [(epoch, snapshot(network))]
+            best, recent = history.validation[-1], [(epoch, snapshot(network, into=recent[0][1]))]
         elif patience is not None and epoch - recent[-1][0] >= patience:
             history.stopped = "early"
             break

@@ -221,9 +221,10 @@ class Harmonic(Mean):
     def __call__(self, x: Tensor) -> Tensor:
         """Return h_ε(x)."""
         top = 1 / self.eps - self.eps
-        inside = torch.where(x > top, top, x.relu())
-        leaks = (-x).relu() / self.eps**2 - self.eps**2 * (x - top).relu()
-        return 1 / (inside + self.eps) - self.eps + leaks
+        inside = x.clamp(0.0, top)
+        beyond = x - inside
+        leak = torch.where(beyond < 0, beyond / self.eps**2, beyond * self.eps**2)
+        return 1 / (inside + self.eps) - self.eps - leak
 
     def inverse(self, y: Tensor) -> Tensor:
         """Return h_ε(y)."""

@@ -15,17 +15,19 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from faverage._shared import check_groups, check_scores, check_sizes, choice, start_matrix
+from faverage.blocks import Blocks, Groups, GroupSpec, Parts, row_pieces
 from faverage.means import Mean, get_mean
 from faverage.rows import Constraint, Rows
 
 __all__ = ["AFA", "FAverage"]
 
-Structure = Literal["full", "per_class", "scalar"]
+Structure = Literal["full", "per_class", "scalar", "block"]
 Output = Literal["softmax", "normalise", "power", "identity"]
 MeanSpec = str | Mean | Mapping[str, Any]
 
@@ -40,9 +42,10 @@ class FAverage(nn.Module):
         n_models: K, the number of models.
         n_outputs: N, the number of classes (or of regression targets).
         mean: a mean, its name, or ``{"name": ..., **options}``.
-        structure: ``full``, W is N x KN (the paper); ``per_class``, one weight a model and class; ``scalar``, one
-            weight a model.
+        structure: ``full``, W is N x KN (the paper); ``block``, a class reads the classes of its own group only;
+            ``per_class``, one weight a model and class; ``scalar``, one weight a model.
         constraint: how the rows of W are kept on the simplex: ``projection`` after each step, or a ``softmax``.
+        groups: for ``block``, a group number for each class, or a number of contiguous groups of about equal size.
 
     >>> average = FAverage(n_models=2, n_outputs=3, mean="geometric", structure="scalar")
     >>> average(torch.tensor([[[0.8, 0.1, 0.1], [0.2, 0.4, 0.4]]]))
@@ -56,26 +59,23 @@ class FAverage(nn.Module):
         mean: MeanSpec = "arithmetic",
         structure: Structure = "full",
         constraint: Constraint = "projection",
+        groups: GroupSpec | Groups | None = None,
     ) -> None:
         super().__init__()
         self.validate = True
-        self.n_models, self.n_outputs = _check_sizes(n_models, n_outputs)
+        self.n_models, self.n_outputs = check_sizes(n_models, n_outputs)
         self.mean = get_mean(mean)
-        self.structure = _choice("structure", structure, Structure)
-        self.weights = Rows(
-            self.uniform_weights(), simplex=True, constraint=_choice("constraint", constraint, Constraint)
-        )
-
-    def uniform_weights(self) -> Tensor:
-        """Return the start: every model weighs 1/K, and class n is read off class n alone."""
-        if self.structure == "full":
-            return torch.eye(self.n_outputs).repeat(1, self.n_models) / self.n_models
-        n_rows = 1 if self.structure == "scalar" else self.n_outputs
-        return torch.full((n_rows, self.n_models), 1 / self.n_models)
+        self.structure = choice("structure", structure, Structure)
+        self.groups = check_groups(self.structure, groups, self.n_outputs)
+        each, constraint = 1 / self.n_models, choice("constraint", constraint, Constraint)
+        self.weights = start_matrix(self, self.n_models, each, simplex=True, constraint=constraint)
 
     @property
     def weight(self) -> Tensor:
-        """W: ``(N, K·N)`` full, ``(N, K)`` per_class, ``(1, K)`` scalar; column k·N + m is class m of model k."""
+        """W: ``(N, K·N)`` full and block, ``(N, K)`` per_class, ``(1, K)`` scalar; column k·N + m: class m of model k.
+
+        That of ``block`` is made anew with its zeros; ``weights.stored()`` has the blocks alone.
+        """
         value: Tensor = self.weights()
         return value
 
@@ -85,12 +85,20 @@ class FAverage(nn.Module):
         return self._average(scores)
 
     def _average(self, scores: Tensor) -> Tensor:
+        if self.groups is not None:
+            return self.groups.join(self._average_blocks(self.groups.split(scores)))
         values = self.mean(scores)
         if self.structure == "full":
             mixed = values.flatten(1) @ self.weight.T
         else:
             mixed = (values * self.weight.T).sum(1)
         return self.mean.inverse(mixed)
+
+    def _average_blocks(self, parts: Parts) -> Parts:
+        """Map scores by group, pieces ``(g, n, K·s)``, to their f-averages ``(g, n, s)``."""
+        assert isinstance(self.weights, Blocks)
+        products = self.weights.product([[self.mean(piece) for piece in pieces] for pieces in parts])
+        return [[self.mean.inverse(piece) for piece in pieces] for pieces in products]
 
     def project_(self) -> None:
         """Bring W back to its set."""
@@ -100,13 +108,14 @@ class FAverage(nn.Module):
 class AFA(nn.Module):
     """Aggregated f-averages: several f-averages, mixed by non-negative weights (equations 6–8 of the paper).
 
-    Full AFA has J·N²·(K+1) parameters; the other structures have J·N·(K+1) and J·(K+1).
+    Full AFA has J·N²·(K+1) parameters, block with groups of s classes J·N·s·(K+1), per_class J·N·(K+1) and scalar
+    J·(K+1). In ``block`` both W and A keep to the groups: it is full AFA with zeros outside.
 
     Args:
         n_models: K, the number of models.
         n_outputs: N, the number of classes (or of regression targets).
         means: the J means: names, ``Mean`` objects, or ``{"name": ..., **options}``.
-        structure: shape of the weights: ``full`` (the paper), ``per_class`` or ``scalar``.
+        structure: shape of the weights: ``full`` (the paper), ``block``, ``per_class`` or ``scalar``.
         output: g. ``softmax``, probabilities from x̂ = Σ_j A_j x̃_j as logits (the paper); ``normalise``, x̂ / Σ x̂;
             ``power``, (x̂ + floor)^T scaled to sum to one, with one more parameter, the temperature T > 0: with the
             geometric mean of the same eps this is the log-opinion pool; ``identity``, for regression.
@@ -115,6 +124,8 @@ class AFA(nn.Module):
             where g ignores the scale of A or must keep it (normalise, identity), else nonnegative.
         scale: start of A, which is (scale/J)·I where A is free: softmax of numbers in [0, 1] is nearly flat without it.
         floor: what ``power`` adds to x̂.
+        groups: for ``block``, a group number for each class (``faverage.groups_by_confusion`` proposes them), or a
+            number of contiguous groups of about equal size.
 
     >>> network = AFA(n_models=4, n_outputs=10)
     >>> sum(p.numel() for p in network.parameters()) == 3 * 10**2 * (4 + 1)
@@ -134,26 +145,32 @@ class AFA(nn.Module):
         mixing: Literal["nonnegative", "simplex"] | None = None,
         scale: float = 10.0,
         floor: float = 1e-3,
+        groups: GroupSpec | None = None,
     ) -> None:
         super().__init__()
         self.validate = True
-        self.n_models, self.n_outputs = _check_sizes(n_models, n_outputs)
+        self.n_models, self.n_outputs = check_sizes(n_models, n_outputs)
         if isinstance(means, str | Mapping | Mean) or not means:
             raise ValueError(f"means must be a non-empty list of means, got {means!r}")
         for name, value in (("scale", scale), ("floor", floor)):
             if not isinstance(value, Real) or not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
-        self.structure = _choice("structure", structure, Structure)
-        self.output = _choice("output", output, Output)
-        self.constraint = _choice("constraint", constraint, Constraint)
+        self.structure = choice("structure", structure, Structure)
+        self.output = choice("output", output, Output)
+        self.constraint = choice("constraint", constraint, Constraint)
         self.mixing = mixing or ("nonnegative" if output == "softmax" else "simplex")
         if self.mixing not in ("nonnegative", "simplex"):
             raise ValueError(f"mixing must be 'nonnegative' or 'simplex', got {mixing!r}")
         self.scale, self.floor = float(scale), float(floor)
         if output == "power":
             self.log_temperature = nn.Parameter(torch.zeros(()))
-        self.averages = nn.ModuleList(FAverage(n_models, n_outputs, m, structure, constraint) for m in means)
-        self.aggregation = Rows(self.uniform_mixing(), simplex=self.mixing == "simplex", constraint=self.constraint)
+        self.groups = check_groups(self.structure, groups, self.n_outputs)
+        self.averages = nn.ModuleList(
+            FAverage(n_models, n_outputs, m, structure, constraint, self.groups) for m in means
+        )
+        simplex = self.mixing == "simplex"
+        each = (1.0 if simplex else self.scale) / len(means)
+        self.aggregation = start_matrix(self, len(means), each, simplex=simplex, constraint=self.constraint)
 
     @property
     def branches(self) -> list[FAverage]:
@@ -172,17 +189,9 @@ class AFA(nn.Module):
 
     @property
     def mix(self) -> Tensor:
-        """A: ``(N, J·N)`` full, ``(N, J)`` per_class, ``(1, J)`` scalar; column j·N + m is class m of mean j."""
+        """A: ``(N, J·N)`` full and block, ``(N, J)`` per_class, ``(1, J)`` scalar; column j·N + m: class m, mean j."""
         value: Tensor = self.aggregation()
         return value
-
-    def uniform_mixing(self) -> Tensor:
-        """Return the start of A: equal means, each class from itself."""
-        n_means = len(self.averages)
-        each = (1.0 if self.mixing == "simplex" else self.scale) / n_means
-        if self.structure == "full":
-            return torch.eye(self.n_outputs).repeat(1, n_means) * each
-        return torch.full((1 if self.structure == "scalar" else self.n_outputs, n_means), each)
 
     def forward(self, scores: Tensor) -> Tensor:
         """Map scores ``(n, K, N)`` to fused probabilities (or values) ``(n, N)``."""
@@ -210,10 +219,19 @@ class AFA(nn.Module):
     def aggregate(self, scores: Tensor) -> Tensor:
         """Return Σ_j A_j x̃_j, of shape ``(n, N)``, before g."""
         check_scores(self, scores, self.means)
-        averaged = [average._average(scores) for average in self.branches]
+        if self.groups is not None:
+            assert isinstance(self.aggregation, Blocks)
+            parts = self.groups.split(scores)
+            by_mean = [average._average_blocks(parts) for average in self.branches]
+            merged = [[torch.cat(p, -1) for p in zip(*pieces, strict=True)] for pieces in zip(*by_mean, strict=True)]
+            return self.groups.join(self.aggregation.product(merged))
         if self.structure == "full":
-            return torch.cat(averaged, -1) @ self.mix.T
-        return (torch.stack(averaged, 1) * self.mix.T).sum(1)
+            return torch.cat([average._average(scores) for average in self.branches], -1) @ self.mix.T
+        mixed = []
+        for piece in row_pieces(scores):
+            averaged = [average._average(piece) for average in self.branches]
+            mixed.append((torch.stack(averaged, 1) * self.mix.T).sum(1))
+        return torch.cat(mixed)
 
     def rows(self) -> list[Rows]:
         """Return every constrained matrix of the network."""
@@ -236,39 +254,9 @@ class AFA(nn.Module):
             "mixing": self.mixing,
             "scale": self.scale,
             "floor": self.floor,
+            **({} if self.groups is None else {"groups": self.groups.numbers}),
         }
 
     def extra_repr(self) -> str:
         """Say what was built."""
-        return ", ".join(f"{k}={json.dumps(v)}" for k, v in self.config().items() if k != "means")
-
-
-def check_scores(network: FAverage | AFA, scores: Tensor, means: Sequence[Mean]) -> None:
-    """Raise ValueError for scores that ``network`` cannot take.
-
-    Shapes are always checked. Values are checked unless ``network.validate`` is False (``fit`` checks them once and
-    turns it off while it trains) or the network is being traced.
-    """
-    expected = f"(n, {network.n_models}, {network.n_outputs})"
-    if not isinstance(scores, Tensor) or not scores.is_floating_point():
-        kind = f"a {scores.dtype} tensor" if isinstance(scores, Tensor) else type(scores).__name__
-        raise ValueError(f"scores must be a floating-point tensor of shape {expected}, got {kind}")
-    if scores.ndim != 3 or tuple(scores.shape[1:]) != (network.n_models, network.n_outputs):
-        raise ValueError(f"scores must have shape {expected}: examples x models x classes, got {tuple(scores.shape)}")
-    if not network.validate or torch.compiler.is_compiling():
-        return
-    strictest = max(means, key=lambda mean: mean.lower)
-    strictest.check(scores, "scores")
-
-
-def _check_sizes(n_models: int, n_outputs: int) -> tuple[int, int]:
-    for name, value in (("n_models", n_models), ("n_outputs", n_outputs)):
-        if isinstance(value, bool) or not isinstance(value, Real) or int(value) != value or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return int(n_models), int(n_outputs)
-
-
-def _choice(name: str, value: Any, kind: Any) -> Any:
-    if value not in get_args(kind):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(kind)))}, got {value!r}")
-    return value
+        return ", ".join(f"{k}={json.dumps(v)}" for k, v in self.config().items() if k not in ("means", "groups"))

@@ -65,7 +65,7 @@ def _means(learner: FewShotLearner, scores: Array, best: Array) -> tuple[list[st
         averaged = torch.stack([average(x) for average in network.branches], 1)  # (n, J, N)
         n, j, classes = averaged.shape
         chosen = torch.from_numpy(best)
-        if network.structure == "full":
+        if network.structure in ("full", "block"):
             parts = (network.mix.reshape(classes, j, classes)[chosen] * averaged).sum(-1)
         else:
             parts = network.mix.expand(classes, j)[chosen] * averaged[torch.arange(n), :, chosen]

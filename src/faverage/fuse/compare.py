@@ -91,7 +91,7 @@ def compare(
 def sample(y: Array, width: int, seed: int) -> Array:
     """Return which rows the comparison looks at: all, or as many as fit, drawn evenly from the classes."""
     most = min(_MOST_ROWS, _MOST_SCORES // width)
-    return subsample(np.arange(len(y)), y, y, most, seed)[0]
+    return subsample(np.arange(len(y)), y, np.ones(len(y)), most, seed)[0]
 
 
 def measure(probabilities: Array, y: Array) -> tuple[float, float, float]:

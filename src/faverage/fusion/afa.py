@@ -11,7 +11,7 @@ import torch
 
 from faverage.explain import Explanation, check_names, from_shares
 from faverage.fusion._fits import SOFT, SOFTENINGS, LinearFit, ScalarFit
-from faverage.fusion.arrays import Array, folds_of, softmax, subsample
+from faverage.fusion.arrays import Array, folds_of, known_classes, softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
 from faverage.network import AFA
 
@@ -23,6 +23,7 @@ ARITHMETIC, GEOMETRIC, BOTH = ("arithmetic",), ("geometric",), ("arithmetic", "g
 _CHOOSE_SCORES = 1 << 22  # how many scores the choice between candidates looks at, at most,
 _FIT_SCORES = 1 << 24  # and the final fits
 _WORK = 2e7  # rows x features x classes above which different classes are fused with one softening only
+_FULL_WEIGHTS = 1 << 22  # full matrices of more weights are not tried: each costs about 360 bytes while fitting
 _SHARPNESS = 0.5  # candidates weigh exp(-_SHARPNESS x summed held-out loss)
 _LEAST = 0.01  # candidates of a smaller weight are dropped
 
@@ -40,7 +41,8 @@ class AFAFuser(Fuser):
     - per_class and full: the geometric mean, shrunk to the scalar one.
 
     Where models know different classes: arithmetic and both means over padded scores, and full matrices over four
-    softened copies of what each model knows, from strong to weak shrinkage.
+    softened copies of what each model knows, from strong to weak shrinkage. Full matrices of more than four million
+    weights (K·N² of them) are not tried, unless ``structure`` asks for them.
 
     Args:
         structure: ``auto``, or one of ``scalar``, ``per_class``, ``full``: then one candidate is fitted, and nothing is
@@ -80,8 +82,7 @@ class AFAFuser(Fuser):
         self.fits: dict[str, Fit] = {}
 
     def _fit(self, scores: Array, y: Array, weight: Array) -> None:
-        known: Array = np.logical_not(np.isnan(scores).all(0))
-        candidates = Candidates(known, self.structure)
+        candidates = Candidates(known_classes(scores, weight), self.structure)
         x, labels, w = subsample(scores, y, weight, _CHOOSE_SCORES)
         names = candidates.names(len(x))
         self.losses = {}
@@ -161,6 +162,8 @@ class Candidates:
         if self.structure == "full":
             return [f"full {full[-1] if shared else full[len(full) // 2]:g}"]
         scalar = ["mean, shrunk", "mean", "mean, T", "both, T", "geometric, T", "per class"]
+        if int(self.known.sum()) * self.known.shape[1] > _FULL_WEIGHTS:
+            full = ()
         return [*(scalar if shared else ["mean, T", "both, T"]), *(f"full {strength:g}" for strength in full)]
 
     def _shrinkages(self, n: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,40 @@ Array = NDArray[Any]
 _KEPT_ROWS = 10_000  # rows of earlier data that partial_fit trains on again, at most,
 _KEPT_SCORES = 1 << 22  # and how many scores they may hold
 _MERGE_SCORES = 1 << 24  # up to this size equal rows are merged before training
+_CHUNK = 1 << 22  # scores worked on at a time where all of them are looked at
 
 
 def check_scores(scores: ArrayLike) -> Array:
-    """Return scores ``(n, K, N)`` as a float array, or raise ValueError."""
+    """Return scores ``(n, K, N)`` as an array of real numbers, or raise ValueError.
+
+    Numbers are neither cast nor copied here, since there may be too many for that: whoever works on a chunk casts it.
+    """
     scores = np.asarray(scores)
     if scores.ndim != 3 or 0 in scores.shape[1:]:
         raise ValueError(f"scores must have shape (n, K, N): examples x models x classes, got {scores.shape}")
-    if not np.issubdtype(scores.dtype, np.floating):
+    if scores.dtype.kind not in "fiub":
         scores = scores.astype(np.float64)
-    if scores.size:
-        low, high = np.fmin.reduce(scores, axis=None), np.fmax.reduce(scores, axis=None)
+    for rows in chunks(scores):
+        part = scores[rows].astype(np.float32) if scores.dtype == np.float16 else scores[rows]
+        low, high = np.fmin.reduce(part, axis=None), np.fmax.reduce(part, axis=None)
         if low < 0 or np.isinf(high):
             raise ValueError(f"scores must be finite and >= 0 (NaN: not known), found {low if low < 0 else high:g}")
     return scores
+
+
+def chunks(scores: Array) -> Iterator[slice]:
+    """Yield slices of rows that cover all scores."""
+    step = max(1, _CHUNK // int(np.prod(scores.shape[1:])))
+    for start in range(0, len(scores), step):
+        yield slice(start, start + step)
+
+
+def known_classes(scores: Array, weight: Array) -> Array:
+    """Return which model knows which class, ``(K, N)``: those with a number in any row that counts."""
+    known = np.zeros(scores.shape[1:], dtype=bool)
+    for rows in chunks(scores):
+        known |= (~np.isnan(scores[rows])[weight[rows] > 0]).any(0)
+    return known
 
 
 def check_labels(scores: Array, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Array, Array]:
@@ -48,12 +69,12 @@ def merge_rows(scores: Array, y: Array, weight: Array) -> tuple[Array, Array, Ar
     """Bring training rows into a canonical form: rows of weight 0 dropped, equal rows merged, the rest in order.
 
     So the order of the rows does not matter, and a weight of 2 is the same as a row that occurs twice, to the last bit.
-    Data too large for that is left in its order.
+    Data too large for that is returned as it is, uncopied, rows of weight 0 included.
     """
+    if int((weight > 0).sum()) * int(np.prod(scores.shape[1:])) > _MERGE_SCORES:
+        return scores, y, weight
     if (weight == 0).any():
         scores, y, weight = scores[weight > 0], y[weight > 0], weight[weight > 0]
-    if scores.size > _MERGE_SCORES:
-        return scores, y, weight
     scores = scores.astype(np.float64)
     flat = np.nan_to_num(scores.reshape(len(scores), -1), nan=-1.0)
     direction = np.sqrt(np.arange(2, flat.shape[1] + 2) % 7.389)  # any fixed direction without ties
@@ -75,13 +96,14 @@ def folds_of(y: Array, n_folds: int) -> Array:
 
 
 def subsample(scores: Array, y: Array, weight: Array, limit: int, seed: int = 0) -> tuple[Array, Array, Array]:
-    """Return at most ``limit`` scores' worth of rows, drawn evenly from the classes."""
+    """Return at most ``limit`` scores' worth of rows of non-zero weight, drawn evenly from the classes."""
     most = max(1, limit // int(np.prod(scores.shape[1:])))
-    if len(y) <= most:
-        return scores, y, weight
-    order = np.random.default_rng(seed).permutation(len(y))
+    counting = np.flatnonzero(weight > 0)
+    if len(counting) <= most:
+        return (scores, y, weight) if len(counting) == len(y) else (scores[counting], y[counting], weight[counting])
+    order = counting[np.random.default_rng(seed).permutation(len(counting))]
     order = order[np.argsort(y[order], kind="stable")]
-    rows = np.sort(order[np.linspace(0, len(y) - 1, most).astype(np.int64)])
+    rows = np.sort(order[np.linspace(0, len(order) - 1, most).astype(np.int64)])
     return scores[rows], y[rows], weight[rows]
 
 

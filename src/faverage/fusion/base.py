@@ -30,6 +30,7 @@ from faverage.fusion.arrays import (
     Array,
     check_labels,
     check_scores,
+    chunks,
     grown,
     masked_mean,
     merge_rows,
@@ -42,8 +43,6 @@ __all__ = ["FUSERS", "Fuser", "fuser_names", "get_fuser", "load_fuser", "registe
 
 FUSERS: dict[str, type[Fuser]] = {}
 F = TypeVar("F", bound="type[Fuser]")
-
-_CHUNK = 1 << 22  # scores worked on at a time when predicting
 
 
 class Fuser:
@@ -65,7 +64,8 @@ class Fuser:
         """Learn from labelled scores, forgetting what was learned before.
 
         Args:
-            scores: ``(n, K, N)``, non-negative, NaN where a model does not know a class.
+            scores: ``(n, K, N)``, non-negative, NaN where a model does not know a class. They may be a memory map, as
+                of ``np.load(file, mmap_mode="r")``: what a fuser needs is read in parts, and nothing is copied whole.
             y: labels ``(n,)`` in 0 … N-1.
             sample_weight: ``(n,)``; a weight of 2 counts as the same row twice.
         """
@@ -97,7 +97,7 @@ class Fuser:
         return self
 
     def predict_proba(self, scores: ArrayLike) -> Array:
-        """Return fused probabilities ``(n, N)``; rows sum to one."""
+        """Return fused probabilities ``(n, N)``; rows sum to one. Scores may be a memory map, as for ``fit``."""
         scores = check_scores(scores)
         n, k, classes = scores.shape
         if self.trains and self._fitted is None:
@@ -107,9 +107,10 @@ class Fuser:
                 f"scores must have shape (n, {self.n_models}, {self.n_classes}): examples x models x classes, "
                 f"got {scores.shape}"
             )
-        step = max(1, _CHUNK // (k * classes))
-        parts = [self._fuse(scores[i : i + step]) for i in range(0, n, step)]
-        return np.concatenate(parts) if parts else np.empty((0, classes))
+        fused = np.empty((n, classes))
+        for rows in chunks(scores):
+            fused[rows] = self._fuse(scores[rows])
+        return fused
 
     def predict(self, scores: ArrayLike) -> Array:
         """Return the most probable class ``(n,)`` of each row."""
@@ -164,7 +165,11 @@ class Fuser:
     # What a fuser defines --------------------------------------------------------------------------------------------
 
     def _fit(self, scores: Array, y: Array, weight: Array) -> None:
-        """Learn from checked scores ``(n, K, N)`` (with NaN), labels and weights ``(n,)``; all float64."""
+        """Learn from checked scores ``(n, K, N)`` (with NaN), labels and weights ``(n,)``.
+
+        Large data comes as it was given: in any type of number, perhaps on disk, with rows of weight 0. ``chunks`` and
+        ``subsample`` of ``faverage.fusion.arrays`` keep it from being copied whole.
+        """
 
     def _predict(self, scores: Array) -> Array:
         """Return non-negative scores ``(n, N)`` of checked scores; they are scaled to sum to one afterwards."""

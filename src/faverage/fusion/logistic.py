@@ -80,13 +80,16 @@ class Logistic(Fuser):
         def thinned(most_work: float) -> tuple[Array, Array, Array]:
             n_rows = int(max(most_work // work, _FOLDS * n_classes))
             rows, labels, weights = subsample(scores, y, weight, n_rows * k * n_classes)
-            return pad(rows, "zero").astype(np.float64), labels, weights
+            return pad(rows.astype(np.float64), "zero"), labels, weights
 
         self.chosen: tuple[Features, float] = self._choose(*thinned(_CHOOSE_WORK))
         rows, labels, weights = thinned(_FIT_WORK)
         x = _features(rows, self.chosen[0])
+        del rows  # they may be large, and x is larger still
         self._columns: Array = _varying(x)
-        self.linear = _regress(_model(len(rows) * work), x[:, self._columns], labels, weights, self.chosen[1])
+        if len(self._columns) < x.shape[1]:
+            x = x[:, self._columns]
+        self.linear = _regress(_model(len(x) * work), x, labels, weights, self.chosen[1])
 
     def _choose(self, rows: Array, y: Array, weight: Array) -> tuple[Features, float]:
         """Return φ and C by cross-validation; on a single row, the scores and C = 1."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from faverage.align import Padding, pad
+from faverage.blocks import Groups, GroupSpec
 from faverage.explain import Explanation, explain
 from faverage.fit import History, fit
 from faverage.fusion.arrays import Array, subsample
@@ -144,7 +146,8 @@ class NetworkFuser(Fuser):
         )
 
     def _input(self, scores: Array) -> Tensor:
-        return torch.from_numpy(pad(scores, self.padding, self.threshold).astype(np.float32))
+        scores = scores.astype(np.promote_types(scores.dtype, np.float32), copy=False)
+        return torch.from_numpy(pad(scores, self.padding, self.threshold).astype(np.float32, copy=False))
 
     @torch.no_grad()
     def _predict(self, scores: Array) -> Array:
@@ -173,7 +176,8 @@ class NetworkFuser(Fuser):
 class AFAPaper(NetworkFuser):
     """The paper's AFA: full matrices, softmax output, projection onto the constraints after each step of Adam.
 
-    The options are those of ``faverage.AFA``.
+    The options are those of ``faverage.AFA``. ``groups``, for ``structure="block"``, are those of all classes: to learn
+    classes that were added, make a new fuser.
     """
 
     means: Sequence[MeanSpec] = DEFAULT_MEANS
@@ -181,16 +185,24 @@ class AFAPaper(NetworkFuser):
     output: Output = "softmax"
     constraint: Constraint = "projection"
     scale: float = 10.0
+    groups: GroupSpec | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.output == "identity":
             raise ValueError("output must be one that gives probabilities, got 'identity'")
-        self.means = self.build(1, 1).config()["means"]  # checks the options; the means as plain data
+        n = 1
+        if isinstance(self.groups, Integral):
+            n = self.groups = int(self.groups)
+        elif self.groups is not None:
+            n = np.size(self.groups)
+            self.groups = Groups(self.groups, n).numbers
+        self.means = self.build(1, max(1, n)).config()["means"]  # checks the options; the means as plain data
 
     def build(self, n_models: int, n_classes: int) -> AFA:
         """Return the AFA network at its start, W = [I/K … I/K] and A = (scale/J)·[I … I]."""
-        return AFA(n_models, n_classes, self.means, self.structure, self.output, self.constraint, scale=self.scale)
+        options: dict[str, Any] = {"scale": self.scale, "groups": self.groups}
+        return AFA(n_models, n_classes, self.means, self.structure, self.output, self.constraint, **options)
 
     def explain(self, models: Sequence[str] | None = None, classes: Sequence[Any] | None = None) -> Explanation:
         """Return the shares of means and of models for each class, read off the weights."""

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from faverage.align import pad
-from faverage.fusion.arrays import Array, log_softmax, subsample
+from faverage.fusion.arrays import Array, chunks, log_softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
 
 __all__ = ["Greedy", "LogPool"]
 
 _LIMIT = 1 << 24  # scores that log-pool learns from, at most
-_CHUNK = 1 << 22  # scores that greedy pads at a time
 _TINY = 1e-9  # smallest probability in the loss of greedy
 
 
@@ -76,7 +75,7 @@ class LogPool(Weighted):
         self.weights = np.maximum(found.x, 0.0)
 
     def _logs(self, scores: Array) -> Array:
-        logs: Array = np.log(pad(scores, "uniform").astype(np.float64) + self.eps)
+        logs: Array = np.log(pad(scores.astype(np.float64), "uniform") + self.eps)
         return logs
 
     def _predict(self, scores: Array) -> Array:
@@ -127,13 +126,12 @@ class Greedy(Weighted):
 
 def _label_scores(scores: Array, y: Array) -> tuple[Array, Array]:
     """Return, uniformly padded, each model's score of the label and its sum over the classes, both ``(n, K)``."""
-    step = max(1, _CHUNK // int(np.prod(scores.shape[1:])))
-    hits, totals = [], []
-    for i in range(0, len(y), step):
-        part = pad(scores[i : i + step], "uniform").astype(np.float64)
-        hits.append(part[np.arange(len(part)), :, y[i : i + step]])
-        totals.append(part.sum(2))
-    return np.concatenate(hits), np.concatenate(totals)
+    hit, total = np.empty(scores.shape[:2]), np.empty(scores.shape[:2])
+    for rows in chunks(scores):
+        part = pad(scores[rows].astype(np.float64), "uniform")
+        hit[rows] = part[np.arange(len(part)), :, y[rows]]
+        total[rows] = part.sum(2)
+    return hit, total
 
 
 def check_positive(name: str, value: float) -> None:
