@@ -70,7 +70,7 @@ def test_same_seed_same_table_and_other_seed_another(digits: Path, tmp_path: Pat
     assert numbers(tmp_path / "other") != numbers(digits)
 
 
-@pytest.mark.parametrize("moment", ["base-checkpoint.safetensors", "features.npy", "arithmetic-"])
+@pytest.mark.parametrize("moment", ["base-checkpoint.safetensors", "features", "arithmetic-"])
 def test_killed_run_ends_with_the_same_table(digits: Path, tmp_path: Path, moment: str) -> None:
     """SIGKILL once the file of a stage appears; the same command then ends as an undisturbed run."""
     code = (

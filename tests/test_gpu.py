@@ -31,6 +31,15 @@ def test_the_fast_step_learns_what_the_plain_one_learns(backbone: str) -> None:
     assert np.allclose(plain.history["loss"], half.history["loss"], rtol=0.02)
 
 
+def test_training_on_turned_images() -> None:
+    images, labels = drawn(256)
+    settings = {"device": "cuda", "epochs": 3, "lr": 0.001, "head": "cosine", "turned": True}
+    plain = quick(images, labels, **settings, precision="float32", compile=False, capture=False)
+    fast = quick(images, labels, **settings)
+    assert fast.config["ran"]["step"] == "compiled+captured"
+    assert np.allclose(plain.history["loss"], fast.history["loss"], rtol=0.02)
+
+
 def test_training_goes_on_after_a_kill(tmp_path: Path) -> None:
     images, labels = drawn(256)
     settings = {"device": "cuda", "epochs": 4, "precision": "float32"}

@@ -11,7 +11,7 @@ import torch
 from faverage.data import Benchmark, load_benchmark
 from faverage.data.decode import decode
 from faverage.fscil import FewShotLearner
-from faverage.vision import BaseModel, extract_features, hold_out, train_base
+from faverage.vision import BaseModel, extract_features, hold_out, store_features, train_base
 
 FOLDER = Path(os.environ.get("FAVERAGE_DATA") or "nowhere") / "mini_imagenet"
 BASE, NEW, SIDE = 3, 2, 24
@@ -119,10 +119,9 @@ def test_cached_features_are_the_computed_ones(
     trained, kept = model
     options = {"transform": trained.transform, "device": "cpu"}
     computed = extract_features(trained.backbone, some.images, kept, **options)
-    path = tmp_path / "features.npy"
     for _ in ("written", "read"):
-        cached = extract_features(trained.backbone, some.images, kept, cache=path, **options)
-        assert isinstance(cached, np.memmap) and np.array_equal(cached, computed)
+        cached = store_features(trained.backbone, some.images, kept, folder=tmp_path / "features", **options)
+        assert np.array_equal(cached, computed)
     assert len(np.unique(computed, axis=0)) == len(kept)
 
 

@@ -237,3 +237,15 @@ def test_names_in_tables_are_escaped() -> None:
     results = {"dataset": "d", "seed": 0, "methods": {"a|b_c\n50%": {"sessions": [session, session]}}}
     assert r"| a\|b\_c 50% | 50.00 | 50.00 | 50.00 |" in markdown(results)
     assert r"a|b\_c 50\% & \textbf{50.00}" in latex(results)
+
+
+def test_the_learning_rate_follows_the_batch_size(tmp_path: Path) -> None:
+    from faverage.experiment import RunConfig
+
+    file = tmp_path / "run.yaml"
+    file.write_text("batch_size: 256\n")
+    assert RunConfig.build("mini-imagenet", file, {}).lr == pytest.approx(0.2)
+    assert RunConfig.build("digits", file, {}).lr == pytest.approx(0.2)
+    file.write_text("batch_size: 256\nlr: 0.03\n")
+    assert RunConfig.build("mini-imagenet", file, {}).lr == 0.03
+    assert RunConfig.build("mini-imagenet", None, {}).lr == 0.1

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 STAGES = {
     "loading images": "faverage.data.progress:Progress.advance",
     "training the base session": "faverage.vision._loop:write_tensors",
-    "extracting features": "faverage.vision.extract:_Cache.write",
+    "extracting features": "faverage.vision.feature_store:_Part.make",
     "running the methods": "faverage.experiment.methods:run_method",
     "writing the results": "faverage.experiment.report:write_report",
 }
@@ -132,10 +131,10 @@ def test_files_of_two_runs_do_not_mix(tmp_path: Path, monkeypatch: pytest.Monkey
 DAMAGES = {
     "cut checkpoint": ("base-checkpoint.safetensors", lambda b: b[: len(b) // 2], "base training starts anew"),
     "empty checkpoint": ("base-checkpoint.safetensors", lambda b: b"", "base training starts anew"),
-    "cut features": ("features.npy", lambda b: b[: len(b) // 2], "the features are computed again"),
-    "empty features": ("features.npy", lambda b: b"", "the features are computed again"),
-    "other features": ("features.npy", lambda b: npy(np.zeros((2, 3))), "the features are computed again"),
-    "cut manifest": ("features.npy.json", lambda b: b[:20], "the features are computed again"),
+    "cut features": ("features/part-00000.npy", lambda b: b[: len(b) // 2], "the features are computed again"),
+    "empty features": ("features/part-00000.npy", lambda b: b"", "the features are computed again"),
+    "other features": ("features/part-00000.npy", lambda b: npy(np.zeros((2, 3))), "the features are computed again"),
+    "cut note": ("features/part-00000.json", lambda b: b[:20], "the features are computed again"),
     "cut method": ("vote-*.json", lambda b: b[: len(b) // 2], "the method is run again"),
     "odd method": ("vote-*.json", lambda b: b"[1]", "the method is run again"),
 }
@@ -153,18 +152,3 @@ def test_broken_leftovers_are_made_again(damage: str, undisturbed: Path) -> None
     assert numbers(undisturbed) == before
     again = command(*FAST, "--out", undisturbed)
     assert again.exit_code == 0 and "Warning" not in said(again)
-
-
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system cannot reserve room on a disk")
-def test_room_for_features_is_reserved_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fills up under a memory map kills the process without a word."""
-    asked: list[int] = []
-
-    def fail(_: int, start: int, size: int) -> None:
-        asked.append(size)
-        raise FULL
-
-    monkeypatch.setattr(os, "posix_fallocate", fail)
-    result = command(*FAST, "--out", tmp_path / "out")
-    assert result.exit_code == 2 and "the disk is full while extracting features" in said(result)
-    assert asked[0] > 1000 * 128 * 4

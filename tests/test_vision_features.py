@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from faverage import vision
-from faverage.vision import Evaluate, extract_features
+from faverage.vision import Evaluate, Shards, extract_features, open_features, store_features
 from helpers_vision import Killed, drawn
 
 
@@ -51,45 +50,91 @@ def test_features_follow_the_indices_and_the_dtype(counting: Counting) -> None:
     assert np.allclose(everything, expected.mean((1, 2)), atol=1e-5)
 
 
+OPTIONS: dict[str, Any] = {"transform": Evaluate(16), "device": "cpu"}
+
+
 def test_killed_extraction_goes_on_at_the_last_part(counting: Counting, tmp_path: Path) -> None:
     images, _ = drawn(100)
-    path = tmp_path / "features.npy"
-    options: dict[str, Any] = {"transform": Evaluate(16), "device": "cpu", "batch_size": 2}
-    expected = extract_features(counting, images, **options)
+    options = OPTIONS | {"batch_size": 2, "part_rows": 32, "folder": tmp_path}
+    expected = extract_features(counting, images, **OPTIONS)
     Counting.seen, Counting.limit = 0, 80
     with pytest.raises(Killed):
-        extract_features(counting, images, cache=path, **options)
-    assert not path.exists() and json.loads((tmp_path / "features.npy.json").read_text())["rows"] == 64
+        store_features(counting, images, **options)
+    with pytest.raises(ValueError, match="holds no whole features"):
+        open_features(tmp_path)
     Counting.seen, Counting.limit = 0, 10**9
-    resumed = extract_features(counting, images, cache=path, **options)
-    assert Counting.seen == 1 + 36
-    assert isinstance(resumed, np.memmap) and np.array_equal(resumed, expected)
+    resumed = store_features(counting, images, **options)
+    assert Counting.seen == 1 + 36  # one image for the dimension, and what two whole parts leave
+    assert isinstance(resumed.parts[0], np.memmap) and np.array_equal(resumed, expected)
     Counting.seen = 0
-    again = extract_features(counting, images, cache=path, **options)
+    again = store_features(counting, images, **options)
     assert Counting.seen == 1 and np.array_equal(again, expected)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["features.npy", "features.npy.json"]
+    names = {f"part-0000{k}.{kind}" for k in range(4) for kind in ("npy", "json")}
+    assert {file.name for file in tmp_path.iterdir()} == names | {"manifest.json"}
+    assert np.array_equal(open_features(tmp_path, check=True), expected)
 
 
-def test_cache_is_written_anew_when_weights_or_images_change(counting: Counting, tmp_path: Path) -> None:
-    images, _ = drawn(10)
-    options: dict[str, Any] = {"transform": Evaluate(16), "device": "cpu", "cache": tmp_path / "f.npy"}
-    first = np.array(extract_features(counting, images, **options))
+def test_a_broken_part_is_made_again_alone(counting: Counting, tmp_path: Path) -> None:
+    images, _ = drawn(100)
+    options = OPTIONS | {"part_rows": 32, "folder": tmp_path}
+    expected = np.array(store_features(counting, images, **options))
+    file = tmp_path / "part-00002.npy"
+    bytes_ = bytearray(file.read_bytes())
+    bytes_[-5] ^= 1
+    file.write_bytes(bytes_)
+    open_features(tmp_path)
+    with pytest.raises(ValueError, match=r"part-00002.npy is broken: run store_features again"):
+        open_features(tmp_path, check=True)
+    Counting.seen = 0
+    with pytest.warns(UserWarning, match=r"part-00002.npy is broken"):
+        again = store_features(counting, images, **options)
+    assert Counting.seen == 1 + 32 and np.array_equal(again, expected)
+
+
+def test_parts_are_made_again_when_weights_or_images_change(counting: Counting, tmp_path: Path) -> None:
+    images, _ = drawn(40)
+    options = OPTIONS | {"folder": tmp_path, "part_rows": 10}
+    first = np.array(store_features(counting, images, **options))
+    changed = images.copy()
+    changed[25] = 0
+    Counting.seen = 0
+    store_features(counting, changed, **options)
+    assert Counting.seen == 1 + 10  # one part alone
     with torch.no_grad():
         counting.weight.mul_(2)
-    assert np.allclose(extract_features(counting, images, **options), 2 * first)
-    assert not np.allclose(extract_features(counting, 255 - images, **options), 2 * first)
+    assert np.allclose(store_features(counting, images, **options), 2 * first)
+    shorter = store_features(counting, images, np.arange(15), **options)
+    assert np.allclose(shorter, 2 * first[:15]) and not (tmp_path / "part-00003.npy").exists()
 
 
-def test_cache_refuses_what_it_did_not_write(counting: Counting, tmp_path: Path) -> None:
+def test_images_in_shards_give_the_same_features(counting: Counting, tmp_path: Path) -> None:
+    images, _ = drawn(50)
+    for k, part in enumerate(np.split(images, [7, 30])):
+        np.save(tmp_path / f"{k}.npy", part)
+    shards = Shards([np.load(tmp_path / f"{k}.npy", mmap_mode="r") for k in range(3)])
+    rows = np.random.default_rng(0).permutation(50)
+    stored = store_features(counting, shards, rows, folder=tmp_path / "out", part_rows=16, **OPTIONS)
+    assert np.array_equal(stored, extract_features(counting, images, rows, **OPTIONS))
+
+
+def test_shards_pick_rows_as_an_array_does() -> None:
+    whole = np.arange(40).reshape(20, 2)
+    shards = Shards([whole[:1], whole[1:12], whole[12:12], whole[12:]])
+    assert shards.shape == whole.shape and len(shards) == 20 and np.array_equal(shards, whole)
+    for rows in (3, -1, slice(2, 17, 3), slice(None, None, -1), [19, 0, 0, 5, -2], whole[:, 0] % 3 == 0, []):
+        assert np.array_equal(shards[rows], whole[rows]), rows
+    for rows in (20, [0, -21], np.ones(3, bool), [0.5], [[1]]):
+        with pytest.raises(IndexError):
+            shards[rows]
+    with pytest.raises(ValueError, match="the arrays differ"):
+        Shards([whole, whole[:, :1]])
+    with pytest.raises(ValueError, match="at least one"):
+        Shards([])
+
+
+def test_features_that_are_no_numbers_are_refused(counting: Counting) -> None:
     images, _ = drawn(10)
-    options: dict[str, Any] = {"transform": Evaluate(16), "device": "cpu"}
-    np.save(tmp_path / "mine.npy", np.zeros(3))
-    with pytest.raises(ValueError, match=r"mine.npy exists, but no manifest"):
-        extract_features(counting, images, cache=tmp_path / "mine.npy", **options)
-    assert np.load(tmp_path / "mine.npy").shape == (3,)
-    with pytest.raises(ValueError, match=r"a .npy file"):
-        extract_features(counting, images, cache=tmp_path / "features.bin", **options)
     with torch.no_grad():
         counting.weight.fill_(float("nan"))
     with pytest.raises(FloatingPointError, match="not numbers"):
-        extract_features(counting, images, **options)
+        extract_features(counting, images, **OPTIONS)

@@ -136,9 +136,18 @@ def run(
     recipe: Annotated[
         str | None, typer.Option(help="Rivals: shared backbone and epochs, or each paper's.", show_default="shared")
     ] = None,
+    views: Annotated[
+        int | None, typer.Option(help="How many of the settings' views to fuse; 1 is fast.", show_default="all")
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds, with commas between: a run each.")] = None,
     draws: Annotated[int | None, typer.Option(help="How often to draw the few shots.", show_default="1")] = None,
     weights: Annotated[str | None, typer.Option(help="A checkpoint for the backbone to start from.")] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(help="Processes that share training, on a GPU each or on the CPU.", show_default="1"),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="Machines that share training.", show_default="1")] = None,
+    strategy: Annotated[str | None, typer.Option(help="How they share it.", show_default="ddp")] = None,
     jobs: Annotated[int | None, typer.Option(help="Methods at a time.", show_default="all cores")] = None,
     tensorboard: Annotated[str | None, typer.Option(help="Folder for TensorBoard.")] = None,
 ) -> None:
@@ -158,6 +167,7 @@ def run(
     given = {"methods": methods, "data": data, "features": features, "seed": seed, "device": device, "epochs": epochs}
     given |= {"shots": shots, "weights": weights, "jobs": jobs, "tensorboard": tensorboard}
     given |= {"recipe": recipe, "seeds": seeds, "draws": draws}
+    given |= {"views": views, "devices": devices, "nodes": nodes, "strategy": strategy}
     try:
         settings = RunConfig.build(dataset, config, given)
         folder = out or Path("runs") / settings.dataset
@@ -173,12 +183,43 @@ def run(
         said = explain(error, folder, screen.stage)
         if said is None:
             raise
+        if not said:
+            raise typer.Exit(2) from None
         if not isinstance(error, KeyboardInterrupt):
             raise UserError(said) from None
         screen.console.print(Text(said[:1].upper() + said[1:]), soft_wrap=True)
         raise typer.Exit(130) from None
+    if results is None:  # not the first of several processes
+        return
     Console().print(Text(markdown(results)), soft_wrap=True)
     Console().print(Text(f"Wrote {folder}/results.json, table.md, table.tex, table.csv, report.html"), soft_wrap=True)
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="Settings of a run, and options to vary.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the results.", show_default="runs/NAME")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time.", show_default="all cores, 1 on a GPU")] = None,
+    engine: Annotated[str, typer.Option(help="loky: this machine; dask: a cluster.")] = "loky",
+    scheduler: Annotated[str | None, typer.Option(help="Address of the cluster's scheduler.")] = None,
+    retries: Annotated[int, typer.Option(help="How often to try again what failed.")] = 1,
+) -> None:
+    """Run methods x seeds x draws x options, and name the best setting by held-out loss.
+
+    Finished runs are kept: the same command goes on where it was stopped. The exit code is 1 where runs failed.
+    """
+    import shlex
+    import sys
+
+    from faverage.experiment import ConfigError
+    from faverage.experiment.sweep.command import sweep_command
+
+    options: dict[str, Any] = {"jobs": jobs, "engine": engine, "scheduler": scheduler, "retries": retries}
+    try:
+        code = sweep_command(file, out, **options, command=shlex.join(["faverage", *sys.argv[1:]]))
+    except ConfigError as error:
+        raise UserError(str(error)) from None
+    raise typer.Exit(code)
 
 
 register(app)

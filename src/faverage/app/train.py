@@ -22,7 +22,7 @@ from faverage.data.store import open_store
 from faverage.fscil import FewShotLearner
 from faverage.fscil.heads import unit
 from faverage.fscil.learner import held_out
-from faverage.vision import BaseModel, backbone_names, extract_features, get_backbone, load_weights, train_base
+from faverage.vision import BaseModel, Team, backbone_names, extract_features, get_backbone, load_weights, train_base
 from faverage.vision import transforms_for as usual_transforms
 
 __all__ = ["Trained", "base_learner", "train_from_run", "train_model"]
@@ -118,7 +118,7 @@ def train_model(
     )
     from faverage.experiment.resume import trained
 
-    model = trained(train, checkpoint)
+    model = trained(train, checkpoint, Team())
     progress("learning the classes", 0, 0)
     made = _finish(model, out, images, numbers, names, aside, device, seed)
     checkpoint.unlink(missing_ok=True)

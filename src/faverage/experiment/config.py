@@ -62,16 +62,26 @@ class RunConfig:
         weights: a checkpoint to start the backbone from.
         epochs: of the base session.
         rival_epochs: of the base session of rivals with the recipe ``paper``; None: each paper's.
-        batch_size: images a step.
-        lr: learning rate.
+        batch_size: images a step, of all processes together.
+        lr: learning rate; where ``batch_size`` is given and this is not, the data set's, scaled as the batch size is.
         schedule: ``cosine`` or ``paper``.
         weight_decay: of the base session.
         flip: whether training images are mirrored at random.
         crop: side of the training crops in pixels; None: as ``faverage.vision.transforms_for`` has it.
+        turned: train on classes and quarter turns together, with a cosine head.
+        views: ways to look at each image, see ``faverage.vision.View``; each gives members to fuse. A number on the
+            command line takes that many of them, from the first.
         hold_out: images of each base class kept for rehearsal.
         stand_ins: examples that stand in for each new class in rehearsal.
+        spread: how wide they lie around their prototype, in units of base classes; with several views.
+        calibration: share in which new prototypes are drawn towards similar base classes; with several views.
+        balance: how much stand-ins count against base images: the trade between new and base classes; with several
+            views.
         temperature: of the prototype heads; None learns it.
         threshold: of the padding.
+        devices: processes on each machine that share base training and extraction, a GPU each, or all on its CPU.
+        nodes: machines that share them.
+        strategy: how they share them; ``ddp``.
         jobs: methods at a time; by default as many as there are cores.
         tensorboard: folder for TensorBoard, or None.
     """
@@ -96,10 +106,18 @@ class RunConfig:
     weight_decay: float = 5e-4
     flip: bool = True
     crop: int | None = None
+    turned: bool = False
+    views: tuple[str, ...] = ("plain",)
     hold_out: int = 20
     stand_ins: int = 50
+    spread: float = 1.0
+    calibration: float = 0.0
+    balance: float = 1.0
     temperature: float | None = None
     threshold: float = 0.5
+    devices: int = field(default=1, metadata={"neutral": True})
+    nodes: int = field(default=1, metadata={"neutral": True})
+    strategy: str = field(default="ddp", metadata={"neutral": True})
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1, metadata={"neutral": True})
     tensorboard: str | None = field(default=None, metadata={"neutral": True})
 
@@ -116,7 +134,11 @@ class RunConfig:
         for key in merged:
             if key not in known:
                 raise ConfigError(f"unknown setting '{key}' in {file}; known are: {', '.join(sorted(known))}")
+        if "batch_size" in {**settings, **given} and "lr" not in {**settings, **given}:
+            usual = RECIPES.get(name, {}).get("batch_size", cls.batch_size)
+            merged["lr"] = _scaled(merged.get("lr", cls.lr), usual, merged)
         merged["methods"] = _methods(merged.get("methods", DEFAULT_METHODS))
+        merged["views"] = _views(merged.get("views", cls.views), {**RECIPES.get(name, {}), **settings}.get("views"))
         merged["seeds"] = _seeds(merged.get("seeds"))
         if merged["seeds"]:
             merged["seed"] = merged["seeds"][0]
@@ -144,7 +166,13 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        return {**asdict(self), "methods": list(self.methods), "seeds": list(self.seeds) if self.seeds else None}
+        lists = {"methods": list(self.methods), "views": list(self.views)}
+        return {**asdict(self), **lists, "seeds": list(self.seeds) if self.seeds else None}
+
+    @property
+    def many(self) -> bool:
+        """Whether the learner is one of views: there are several, or one whose head is a cosine."""
+        return self.turned or self.views != ("plain",)
 
     @property
     def repeated(self) -> bool:
@@ -160,6 +188,12 @@ class RunConfig:
         return {k: v for k, v in self.to_dict().items() if k not in neutral | {"methods", "recipe", "rival_epochs"}}
 
 
+def _scaled(lr: float, usual: int, settings: dict[str, Any]) -> float:
+    """Return the learning rate for a batch of another size than the usual one, in proportion."""
+    size = settings["batch_size"]
+    return lr * size / usual if isinstance(size, int) and size > 0 else lr
+
+
 def _methods(given: Any) -> tuple[str, ...]:
     """Return names from a list or from text with commas between; ``all`` stands for all usual ones."""
     names = given.split(",") if isinstance(given, str) else given
@@ -169,6 +203,18 @@ def _methods(given: Any) -> tuple[str, ...]:
     for name in (str(name).strip() for name in names):
         flat += [m for m in ((*RIVAL_METHODS, *DEFAULT_METHODS) if name == "all" else (name,)) if m and m not in flat]
     return tuple(flat)
+
+
+def _views(given: Any, named: Any) -> tuple[str, ...]:
+    """Return names of views from a list; a number takes that many of the ``named`` ones."""
+    named = named if isinstance(named, list | tuple) else RunConfig.views
+    if isinstance(given, int) and not isinstance(given, bool):
+        if not 1 <= given <= len(named):
+            raise ConfigError(f"views must be a number from 1 to {len(named)}, the views of the settings, got {given}")
+        given = list(named)[:given]
+    if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
+        raise ConfigError(f"views must be a list of names, as [plain, turn-1], got {given!r}")
+    return tuple(given)
 
 
 def _seeds(given: Any) -> tuple[int, ...] | None:

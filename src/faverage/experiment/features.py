@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from faverage.experiment.ready import read_features
 from faverage.experiment.rows import Rows
 
 if TYPE_CHECKING:
-    from faverage.vision import BaseModel
+    from faverage.vision import BaseModel, Shards, Team
 
 __all__ = ["Features", "features_of_benchmark", "features_of_file", "train_on"]
 
@@ -33,7 +33,7 @@ class Features:
     Attributes:
         memory, memory_labels: held-out features of base classes.
         prototypes: ``(C, d)``.
-        head: W and b of the base head.
+        head: W and b of the base head; a list of heads for a learner of views, whose features are side by side.
         sessions: classes of each session, as numbers in order of arrival.
         vectors, labels: features of shots, tests and spare examples, and their classes.
         rows: which of them are what.
@@ -47,9 +47,9 @@ class Features:
     memory: Array
     memory_labels: Array
     prototypes: Array
-    head: tuple[Array, Array]
+    head: Any
     sessions: list[list[int]]
-    vectors: Array
+    vectors: Array | Shards
     labels: Array
     rows: Rows
     class_names: list[str]
@@ -100,14 +100,17 @@ def features_of_file(path: Path) -> Features:
     )
 
 
-def features_of_benchmark(config: RunConfig, work: Path, progress: Progress) -> Features:
-    """Load the images, train the base session, extract features; each step goes on where a killed run left it."""
-    from faverage.experiment.resume import drop_broken_features
-    from faverage.fscil.heads import unit
-    from faverage.vision import extract_features
+def features_of_benchmark(config: RunConfig, work: Path, progress: Progress, team: Team | None = None) -> Features:
+    """Load the images, train the base session, extract features; each step goes on where a killed run left it.
 
+    The processes of a team share training and extraction; the images are decoded by the first one.
+    """
+    from faverage.fscil.heads import unit
+    from faverage.vision import Team, store_features
+
+    team = team or Team()
     progress("loading images", 0, 0)
-    pictures = load_pictures(config)
+    pictures = team.first_does(lambda: load_pictures(config)) or load_pictures(config)
     labels, rows = pictures.labels, pictures.rows
     wanted = np.unique(np.concatenate([pictures.base, *rows.train, rows.test, rows.spare]))
     place = np.full(len(labels), -1)
@@ -124,19 +127,19 @@ def features_of_benchmark(config: RunConfig, work: Path, progress: Progress) -> 
     progress("training the base session", 0, 0)
     start = time.perf_counter()
     rest = np.setdiff1d(pictures.base, pictures.kept)
-    model = train_on(config, pictures, rest, work / "base-checkpoint.safetensors")
+    model = train_on(config, pictures, rest, work / "base-checkpoint.safetensors", team)
     seconds = time.perf_counter() - start
-    model.save(work / "base.safetensors")
+    team.first_does(lambda: model.save(work / "base.safetensors"))
     progress("extracting features", 0, 0)
-    cache = work / ("features.npy" if config.draws == 1 else "features-with-spare.npy")
-    drop_broken_features(cache)
-    options: dict[str, Any] = {"transform": model.transform, "device": config.device, "progress": True}
-    stored = extract_features(model.backbone, pictures.images, wanted, cache=cache, **options)
+    folder = work / ("features" if config.draws == 1 else "features-with-spare")
+    options: dict[str, Any] = {"transform": model.transform, "device": config.device, "team": team, "progress": True}
+    stored = store_features(model.backbone, pictures.images, wanted, folder=folder, views=config.views, **options)
 
     base_features = np.asarray(stored[place[rest]])
     n_base = len(pictures.sessions[0])
-    means = np.stack([unit(base_features[labels[rest] == c]).mean(0) for c in range(n_base)])
-    assert model.head_bias is not None  # a linear head has one
+    parts = [unit(part) for part in np.split(base_features, len(config.views), axis=1)]
+    normalised = np.concatenate(parts, 1)
+    means = np.stack([normalised[labels[rest] == c].mean(0) for c in range(n_base)])
     about = {
         "images": len(rest),
         "epochs": config.epochs,
@@ -150,7 +153,7 @@ def features_of_benchmark(config: RunConfig, work: Path, progress: Progress) -> 
         np.asarray(stored[place[pictures.kept]]),
         labels[pictures.kept],
         means,
-        (model.head_weight.detach().numpy(), model.head_bias.detach().numpy()),
+        base_heads(model, config.views) if config.many else _linear(model),
         pictures.sessions,
         stored,
         labels[wanted],
@@ -161,10 +164,29 @@ def features_of_benchmark(config: RunConfig, work: Path, progress: Progress) -> 
     )
 
 
-def train_on(config: RunConfig, pictures: Pictures, rows: Array, checkpoint: Path | None = None) -> BaseModel:
+def _linear(model: BaseModel) -> tuple[Array, Array]:
+    """Return W and b of a linear base head."""
+    assert model.head_bias is not None
+    return model.head_weight.detach().numpy(), model.head_bias.detach().numpy()
+
+
+def base_heads(model: BaseModel, views: Sequence[str]) -> list[Any]:
+    """Return the base head of each view; a turned view has that of its turn, where the network learned turns."""
+    from faverage.fscil import CosineHead
+    from faverage.vision import get_views, turn_heads
+
+    if model.head == "linear":
+        return [_linear(model) for _ in views]
+    weights = turn_heads(model) if model.config["head"].get("turned") else [model.head_weight] * 4
+    return [CosineHead(weights[view.turn].detach().numpy(), float(model.scale or 1.0)) for view in get_views(views)]
+
+
+def train_on(
+    config: RunConfig, pictures: Pictures, rows: Array, checkpoint: Path | None = None, team: Team | None = None
+) -> BaseModel:
     """Train the base session of a run on some rows of its images."""
     from faverage.experiment.resume import trained
-    from faverage.vision import get_backbone, load_weights, train_base
+    from faverage.vision import Team, get_backbone, load_weights, train_base
 
     backbone: Any = config.backbone
     if config.weights is not None:
@@ -193,5 +215,8 @@ def train_on(config: RunConfig, pictures: Pictures, rows: Array, checkpoint: Pat
         checkpoint=checkpoint,
         progress=checkpoint is not None,
         tensorboard=config.tensorboard,
+        team=team,
+        turned=config.turned,
+        head="cosine" if config.turned else "linear",
     )
-    return train() if checkpoint is None else trained(train, checkpoint)
+    return train() if checkpoint is None else trained(train, checkpoint, team or Team())

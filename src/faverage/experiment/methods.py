@@ -15,11 +15,11 @@ from faverage.experiment.features import Features, Progress
 from faverage.experiment.resume import read_method
 from faverage.experiment.rivals import rival_folder, run_rival
 from faverage.experiment.sessions import Outcome
-from faverage.fscil import FewShotLearner
+from faverage.fscil import FewShotLearner, ViewLearner
 from faverage.rivals import RIVALS
 from faverage.storage import replacing
 
-__all__ = ["run_method", "run_methods"]
+__all__ = ["learner_of", "on_gpu", "run_method", "run_methods"]
 
 
 def run_methods(
@@ -38,7 +38,7 @@ def run_methods(
     found = {method: read_method(file, len(features.sessions)) for method, file in files.items()}
     done = {method: result for method, result in found.items() if result is not None}
     rest = [method for method in config.methods if method not in done]
-    own = [method for method in rest if method in RIVALS and _on_gpu(config)]
+    own = [method for method in rest if method in RIVALS and on_gpu(config)]
     for method in own:  # one at a time where all want the same GPU
         progress(f"running {method}", 0, 0)
         done[method] = _finish(method, features, drawn, config, draw, files[method])[1]
@@ -55,13 +55,7 @@ def run_methods(
 
 def run_method(method: str, features: Features, config: RunConfig) -> dict[str, Any]:
     """Take one fuser through all sessions; return its metrics, and what it learned, as plain data."""
-    learner = FewShotLearner(
-        fuser=method,
-        draws=config.stand_ins,
-        temperature=config.temperature,
-        threshold=config.threshold,
-        seed=config.seed,
-    )
+    learner = learner_of(method, config)
     learner.fit_base(features.memory, features.memory_labels, head=features.head, prototypes=features.prototypes)
     outcome = Outcome(features.sessions)
     train, test, labels = features.train, features.test, features.test_labels
@@ -80,13 +74,35 @@ def run_method(method: str, features: Features, config: RunConfig) -> dict[str, 
     }
 
 
+def learner_of(method: str, config: RunConfig) -> FewShotLearner | ViewLearner:
+    """Return the learner of a fuser in a run, before it learned anything."""
+    if config.many:
+        return ViewLearner(
+            config.views,
+            fuser=method,
+            draws=config.stand_ins,
+            spread=config.spread,
+            calibration=config.calibration,
+            balance=config.balance,
+            temperature=config.temperature,
+            seed=config.seed,
+        )
+    return FewShotLearner(
+        fuser=method,
+        draws=config.stand_ins,
+        temperature=config.temperature,
+        threshold=config.threshold,
+        seed=config.seed,
+    )
+
+
 def _finish(
     method: str, features: Features | None, drawn: Features, config: RunConfig, draw: int, file: Path
 ) -> tuple[str, dict[str, Any]]:
     """Run a method and write its results; where they cannot be read back as they are, the run should not go on."""
     import torch
 
-    alone = _on_gpu(config)
+    alone = on_gpu(config)
     if not alone:
         torch.set_num_threads(1)
     if method in RIVALS:
@@ -101,13 +117,14 @@ def _finish(
     return method, again
 
 
-def _on_gpu(config: RunConfig) -> bool:
+def on_gpu(config: RunConfig) -> bool:
+    """Return whether a run with these settings would use a GPU here."""
     import torch
 
     return config.device.startswith("cuda") or (config.device == "auto" and torch.cuda.is_available())
 
 
-def _explanation(learner: FewShotLearner, class_names: list[str]) -> dict[str, Any] | None:
+def _explanation(learner: FewShotLearner | ViewLearner, class_names: list[str]) -> dict[str, Any] | None:
     try:
         explanation = learner.explain()
     except ValueError:
@@ -126,7 +143,9 @@ def _fingerprint(features: Features) -> str:
     """Return what stands for the arrays that a method sees."""
     digest = hashlib.sha256()
     digest.update(json.dumps([features.sessions, features.class_names]).encode())
-    arrays = [features.memory, features.memory_labels, features.prototypes, *features.head]
+    heads = features.head if isinstance(features.head, list) else [features.head]
+    arrays = [features.memory, features.memory_labels, features.prototypes]
+    arrays += [array for head in heads for array in (head if isinstance(head, tuple) else (head.weight,))]
     arrays += [features.test, features.test_labels, *(part for pair in features.train for part in pair)]
     for array in arrays:
         digest.update(np.ascontiguousarray(array).tobytes())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from faverage.experiment.pictures import Pictures
     from faverage.rivals import Rival
 
-__all__ = ["rival_folder", "rival_recipe", "run_rival"]
+__all__ = ["rival_base", "rival_folder", "rival_recipe", "run_rival"]
 
 
 def rival_recipe(name: str, config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -64,7 +64,7 @@ def run_rival(
         rival = _load(name, state, config, progress)
     else:
         outcome = outcome if len(outcome) == len(pictures.sessions) else Outcome(pictures.sessions)
-        rival = _base(name, pictures, config, folder, progress)
+        rival = rival_base(name, pictures, config, folder, progress)
     for k in range(len(outcome), len(pictures.sessions)):
         start = time.perf_counter()
         if len(rival.sessions) == k:  # otherwise it was stopped after learning and before its test
@@ -81,7 +81,7 @@ def run_rival(
     return {**outcome.to_dict(), "history": None, "explanation": None, "base": trained}
 
 
-def _base(name: str, pictures: Pictures, config: RunConfig, folder: Path, progress: bool) -> Rival:
+def rival_base(name: str, pictures: Pictures, config: RunConfig, folder: Path, progress: bool) -> Rival:
     """Return the rival after its base session, from disk where an earlier run finished it."""
     from faverage.rivals import get_rival
     from faverage.vision import Augment, transforms_for

@@ -6,15 +6,16 @@ import hashlib
 import json
 import platform
 import time
+import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from faverage.experiment.config import RunConfig
+from faverage.experiment.config import ConfigError, RunConfig
 from faverage.experiment.features import Features, Progress, features_of_benchmark, features_of_file
 from faverage.experiment.methods import run_methods
 from faverage.experiment.paper import NOTES, PAPER
@@ -22,31 +23,34 @@ from faverage.experiment.repeats import combine, compare
 from faverage.experiment.tables import TABLES
 from faverage.storage import replacing
 
+if TYPE_CHECKING:
+    from faverage.vision import Team
+
 __all__ = ["run"]
 
 
-def run(config: RunConfig, out: Path, *, command: str = "", progress: Progress = lambda *_: None) -> dict[str, Any]:
+def run(
+    config: RunConfig, out: Path, *, command: str = "", progress: Progress = lambda *_: None
+) -> dict[str, Any] | None:
     """Carry out a run and write it to ``out``: results.json, table.md, table.tex, table.csv, report.html.
 
     Base training, features and every finished method are kept there; a run that was killed and is started again with
-    the same settings goes on where it was and ends with the same numbers.
+    the same settings goes on where it was and ends with the same numbers. Several processes share base training and
+    extraction; the first one does the rest.
+
+    Returns:
+        What is in results.json; None in a process that is not the first.
     """
     start = time.perf_counter()
-    repeats: list[dict[str, Any]] = []
-    first: Features | None = None
-    for seed in config.seeds or (config.seed,):
-        one = replace(config, seed=seed)
-        work = out / "work" / digest({**one.key(), "versions": _versions()})
-        work.mkdir(parents=True, exist_ok=True)
-        if config.features is not None:
-            features = features_of_file(Path(config.features))
-        else:
-            features = features_of_benchmark(one, work, progress)
-        first = first or features
-        for draw in range(config.draws):
-            methods = run_methods(one, features, draw, work, progress)
-            repeats.append({"seed": seed, "draw": draw, "methods": methods})
-    assert first is not None
+    ready = _features(config, out, progress)
+    if ready is None:
+        return None
+    repeats = [
+        {"seed": one.seed, "draw": draw, "methods": run_methods(one, features, draw, work, progress)}
+        for one, work, features in ready
+        for draw in range(config.draws)
+    ]
+    first = ready[0][2]
     methods = combine(repeats)
     results = {
         "dataset": config.dataset,
@@ -68,6 +72,41 @@ def run(config: RunConfig, out: Path, *, command: str = "", progress: Progress =
     progress("writing the results", 0, 0)
     _write(out, results)
     return results
+
+
+def _features(config: RunConfig, out: Path, progress: Progress) -> list[tuple[RunConfig, Path, Features]] | None:
+    """Return settings, work folder and features for every seed; None in a process that is not the first."""
+    from faverage.vision import OtherFailed
+
+    seeds = [replace(config, seed=seed) for seed in config.seeds or (config.seed,)]
+    ones = [(one, out / "work" / digest({**one.key(), "versions": _versions()})) for one in seeds]
+    for _, work in ones:
+        work.mkdir(parents=True, exist_ok=True)
+    team = _team(config)
+    speak: Progress = progress if team.first else lambda *_: None
+    if not team.first:
+        warnings.simplefilter("ignore")  # the first process says it
+    try:
+        if config.features is not None:
+            ready = [(one, work, features_of_file(Path(config.features))) for one, work in ones]
+        else:
+            ready = [(one, work, features_of_benchmark(one, work, speak, team)) for one, work in ones]
+    except KeyboardInterrupt:
+        if team.first:
+            raise
+        raise OtherFailed("stopped") from None
+    team.close()
+    return ready if team.first else None
+
+
+def _team(config: RunConfig) -> Team:
+    """Return the processes of a run, started where they were not yet; ConfigError where they cannot be."""
+    from faverage.vision import join
+
+    try:
+        return join(config.devices, config.nodes, strategy=config.strategy, device=config.device)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"devices: {error}") from None
 
 
 def _write(out: Path, results: dict[str, Any]) -> None:

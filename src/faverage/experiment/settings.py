@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FLOATS", "ConfigError", "as_float", "check_settings"]
 
-FLOATS = frozenset({"lr", "threshold", "weight_decay", "temperature"})
+FLOATS = frozenset({"lr", "threshold", "weight_decay", "temperature", "spread", "calibration", "balance"})
 _WHOLE = {
     "epochs": 1,
     "batch_size": 2,
@@ -21,6 +21,8 @@ _WHOLE = {
     "draws": 1,
     "stand_ins": 1,
     "jobs": 1,
+    "devices": 1,
+    "nodes": 1,
     "rival_epochs": 1,
     "seed": 0,
     "crop": 8,
@@ -59,12 +61,14 @@ def check_settings(config: RunConfig) -> None:
         value = getattr(config, name)
         if value is None and name in _OPTIONAL:
             continue
-        zero = name == "weight_decay"
+        zero = name in ("weight_decay", "calibration")
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if not number or value < 0 or (value == 0 and not zero):
             raise ConfigError(f"{name} must be a number {'>=' if zero else '>'} 0, got {value!r}")
-    if not isinstance(config.flip, bool):
-        raise ConfigError(f"flip must be true or false, got {config.flip!r}")
+    for name in ("flip", "turned"):
+        if not isinstance(getattr(config, name), bool):
+            raise ConfigError(f"{name} must be true or false, got {getattr(config, name)!r}")
+    _check_views(config)
     if config.schedule not in ("cosine", "paper"):
         raise ConfigError(f"schedule must be 'cosine' or 'paper', got {config.schedule!r}")
     for name in ("data", "features", "weights", "tensorboard"):
@@ -75,6 +79,19 @@ def check_settings(config: RunConfig) -> None:
     _check_device(config)
     if config.tensorboard is not None:
         _check_tensorboard(config.tensorboard)
+
+
+def _check_views(config: RunConfig) -> None:
+    from faverage.vision import get_views
+
+    try:
+        get_views(config.views)
+    except ValueError as error:
+        raise ConfigError(f"views: {error}") from None
+    if config.calibration > 1:
+        raise ConfigError(f"calibration must be a number from 0 to 1, got {config.calibration!r}")
+    if config.features is not None and config.many:
+        raise ConfigError("views and turned need images, and --features has none: leave one out")
 
 
 def _check_backbone(config: RunConfig) -> None:

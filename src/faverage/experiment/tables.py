@@ -10,7 +10,7 @@ from typing import Any
 
 from faverage.experiment.report_scores import repeats_in_words
 
-__all__ = ["TABLES", "comma", "latex", "markdown"]
+__all__ = ["TABLES", "comma", "in_markdown", "latex", "markdown"]
 
 DETAILS = ("accuracy", "base", "new", "harmonic", "f1", "forgetting")
 
@@ -32,7 +32,7 @@ def markdown(results: dict[str, Any]) -> str:
     n = max(len(values) for _, values, _ in rows)
     paper = results.get("paper") or {}
     lines = [
-        f"# {_in_markdown(results['dataset'])}, {repeats_in_words(results)}",
+        f"# {in_markdown(results['dataset'])}, {repeats_in_words(results)}",
         "",
         f"Macro F1 (%) after each session{', ± standard deviation over repeats' if repeated else ''}.",
         "",
@@ -41,17 +41,17 @@ def markdown(results: dict[str, Any]) -> str:
     for name, values, mean in rows:
         more = _spread(results["methods"][name], " ± ")
         cells = " | ".join(f"{v:.2f}{m}" for v, m in zip(values, more, strict=True))
-        lines.append(f"| {_in_markdown(name)} | {cells} | {mean:.2f} |")
+        lines.append(f"| {in_markdown(name)} | {cells} | {mean:.2f} |")
         if name in paper and len(paper[name]) == n:
             later = paper[name][1:]
             cells = " | ".join(f"{v:.2f}" for v in paper[name])
-            lines.append(f"| *{_in_markdown(name)}, the paper* | {cells} | {sum(later) / len(later):.2f} |")
+            lines.append(f"| *{in_markdown(name)}, the paper* | {cells} | {sum(later) / len(later):.2f} |")
     lines += ["", "Last session (%).", "", "| method | " + " | ".join(DETAILS) + " |", "|---|" + "---:|" * len(DETAILS)]
     for name, method in results["methods"].items():
         last, spread = method["sessions"][-1], (method.get("spread") or [{}])[-1]
         more = [f" ± {100 * spread[d]:.2f}" if d in spread else "" for d in DETAILS]
         cells = " | ".join(_percent(last[d]) + m for d, m in zip(DETAILS, more, strict=True))
-        lines.append(f"| {_in_markdown(name)} | {cells} |")
+        lines.append(f"| {in_markdown(name)} | {cells} |")
     return "\n".join(lines + _compared(results)) + "\n"
 
 
@@ -60,13 +60,13 @@ def _compared(results: dict[str, Any]) -> list[str]:
     found = results.get("comparisons") or []
     if not found:
         return []
-    reference = _in_markdown(found[0]["reference"])
+    reference = in_markdown(found[0]["reference"])
     lines = ["", f"F1 of {reference} minus that of each method, in points, paired over repeats.", ""]
     lines += ["| method | F1 of the | difference | 95 % interval | wins |", "|---|---|---:|---:|---:|"]
     for one in found:
         what = "last session" if one["what"] == "last" else "mean of sessions"
         interval = f"{100 * one['low']:+.2f} to {100 * one['high']:+.2f}"
-        cells = [_in_markdown(one["method"]), what, f"{100 * one['difference']:+.2f}", interval]
+        cells = [in_markdown(one["method"]), what, f"{100 * one['difference']:+.2f}", interval]
         lines.append(f"| {' | '.join(cells)} | {one['wins']} of {one['repeats']} |")
     return lines
 
@@ -109,10 +109,10 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.2f}"
 
 
-def _in_markdown(name: str) -> str:
+def in_markdown(name: str) -> str:
     r"""Escape what Markdown would take for more than text.
 
-    >>> print(_in_markdown("a|b_c\nd"))
+    >>> print(in_markdown("a|b_c\nd"))
     a\|b\_c d
     """
     return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", " ".join(name.split()))

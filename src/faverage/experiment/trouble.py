@@ -13,6 +13,7 @@ __all__ = ["explain", "make_folder"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_LOST = ("connection closed by peer", "connection reset by peer", "broken pipe", "socket closed")
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
@@ -31,11 +32,15 @@ def make_folder(out: Path) -> None:
 def explain(error: BaseException, out: Path, stage: str) -> str | None:
     """Return what to tell about an error that a person can put right; None for one that is a fault of the program.
 
+    Nothing is told where another process of the run tells it.
+
     Args:
         error: that ended the run.
         out: the folder of the results.
         stage: what was being done, such as ``extracting features``.
     """
+    if type(error).__name__ == "OtherFailed":
+        return ""
     if isinstance(error, ConfigError | DataError):
         return str(error)
     if isinstance(error, FloatingPointError):
@@ -55,6 +60,9 @@ def _said(error: BaseException, out: Path) -> tuple[str, str] | None:
     words = " ".join(str(error).split())
     if isinstance(error, MemoryError) or any(part in words.lower() for part in _NO_MEMORY):
         return "the memory ran out", ": try a smaller batch_size or crop, or --jobs 1"
+    lost = isinstance(error, RuntimeError) and any(part in words.lower() for part in _LOST)
+    if lost or type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError"):
+        return "another process of this run was lost", ": it was killed, it failed, or its machine went away"
     if type(error).__name__ in ("TerminatedWorkerError", "BrokenProcessPool"):
         return "a process was killed", ", probably for lack of memory: try --jobs 1"
     if "No space left on device" in words or (isinstance(error, OSError) and error.errno in _FULL):

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from faverage.fusion.arrays import softmax
 
-__all__ = ["LinearHead", "PrototypeHead", "unit"]
+__all__ = ["CosineHead", "LinearHead", "PrototypeHead", "unit"]
 
 Array = NDArray[Any]
 
@@ -41,6 +41,28 @@ class LinearHead:
     def scores(self, features: Array) -> Array:
         """Return probabilities ``(n, C)``."""
         return softmax(features @ self.weight.T + self.bias)
+
+
+@dataclass
+class CosineHead:
+    """softmax(s cos(f, w_c)): the base classifier of a network that was trained with a cosine head.
+
+    Attributes:
+        weight: ``(C, d)``.
+        scale: s.
+    """
+
+    weight: Array
+    scale: float
+
+    @property
+    def n_classes(self) -> int:
+        """C; the head knows the first C classes."""
+        return len(self.weight)
+
+    def scores(self, features: Array) -> Array:
+        """Return probabilities ``(n, C)``."""
+        return softmax(self.scale * unit(features) @ unit(self.weight).T)
 
 
 @dataclass
@@ -92,6 +114,18 @@ def learn_temperature(head: PrototypeHead, features: Array, labels: Array) -> fl
 
     found = minimize_scalar(loss, bounds=(0.0, float(np.log(256))), method="bounded", options={"xatol": 1e-3})
     return float(np.exp(found.x))
+
+
+def calibrated(new: Array, base: Array, *, share: float, sharpness: float = 16.0) -> Array:
+    """Return prototypes ``(m, d)`` of new classes, drawn towards those ``(C, d)`` of similar base classes.
+
+    (1 − share) z̄ + share Σ_b a_b z̄_b,   a = softmax of sharpness · cosine. A mean of few shots is off at random; what
+    it has in common with many well known classes is not.
+    """
+    if share == 0:
+        return new
+    weights = softmax(sharpness * unit(new) @ unit(base).T)
+    return np.asarray((1 - share) * new + share * weights @ base, dtype=new.dtype)
 
 
 def as_head(head: tuple[ArrayLike, ArrayLike]) -> LinearHead:

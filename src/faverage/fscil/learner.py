@@ -30,7 +30,7 @@ METHODS: dict[str, tuple[str, dict[str, Any], Rehearsal | None]] = {
     # two heads that disagree are a tie: by the first class the paper's numbers come back, by the mean they do not
     "vote": ("vote", {"ties": "first"}, None),
 }
-_RULES = ("arithmetic", "geometric", "harmonic", "power", "vote")
+RULES = ("arithmetic", "geometric", "harmonic", "power", "vote")
 
 
 class FewShotLearner:
@@ -247,12 +247,20 @@ class FewShotLearner:
         start = 0 if self.scope == "all" else first
         self.heads = [*self.heads, PrototypeHead(self.prototypes[start:], self.tau, start)]
 
+    def move_prototypes(self, prototypes: Array) -> None:
+        """Put others in the place of all prototypes ``(N, d)``; the newest head uses them, the fuser is not fitted."""
+        newest = self.heads[-1]
+        if not isinstance(newest, PrototypeHead) or prototypes.shape != self.prototypes.shape:
+            raise ValueError(f"expected {self.prototypes.shape} prototypes after a session, got {prototypes.shape}")
+        self.prototypes = prototypes
+        self.heads = [*self.heads[:-1], PrototypeHead(prototypes[newest.first :], self.tau, newest.first)]
+
     def _fit_fuser(self) -> Fuser | None:
         if self.fuser in ("prototypes", "no-fine-tuning"):
             return None
         name, options, rehearsal = METHODS.get(str(self.fuser), (self.fuser, {}, None))
         options = {**options, **(self.fitted.settled() if self.fitted is not None else {}), **self.fuser_options}
-        if name in _RULES:
+        if name in RULES:
             options = {"padding": self.padding, "threshold": self.threshold, **options}
         fuser = get_fuser(name, **options)
         if fuser.trains:

@@ -4,10 +4,11 @@ Base classes give features that the backbone was not trained on, since predictio
 over-confident. A new class has its few shots only, and they sit too close to their own prototype to be typical.
 ``residual`` draws stand-ins around the prototype instead, with the spread of the base classes:
 
-    z̄_c + r_0 − mean(r_1 … r_m),   r_i residuals of base features to their prototypes, m the number of shots.
+    z̄_c + s (r_0 − mean(r_1 … r_m)),   r_i residuals of base features to their prototypes, m the number of shots.
 
-The second term is the error of a prototype that is the mean of m shots. ``shots`` rehearses the shots themselves, the
-paper's literal reading; every class then counts alike, however many examples it has.
+The second term is the error of a prototype that is the mean of m shots; s, the spread, is 1 where new classes are as
+wide as base classes. ``shots`` rehearses the shots themselves, the paper's literal reading; every class then counts
+alike, however many examples it has.
 """
 
 from __future__ import annotations
@@ -51,18 +52,19 @@ class Memory:
         return cls(base, labels, unit(base) - prototypes[labels], length, {})
 
     def rehearse(
-        self, kind: Rehearsal, prototypes: Array, draws: int, rng: np.random.Generator
+        self, kind: Rehearsal, prototypes: Array, draws: int, rng: np.random.Generator, *, spread: float = 1.0
     ) -> tuple[Array, Array, Array]:
         """Return features, labels and weights to train a fuser on: all of the memory, and the new classes.
 
-        With ``residual`` each new class has ``draws`` stand-ins.
+        With ``residual`` each new class has ``draws`` stand-ins, as wide as ``spread`` says. Memories of the same
+        images in other views draw the same residuals from the same generator.
         """
         features, labels = [self.base], [self.base_labels]
         for c, shots in self.shots.items():
             if kind == "residual":
                 chosen = rng.integers(0, len(self.residuals), (draws, 1 + len(shots)))
                 r = self.residuals[chosen]
-                drawn = prototypes[c] + r[:, 0] - r[:, 1:].mean(1)
+                drawn = prototypes[c] + spread * (r[:, 0] - r[:, 1:].mean(1))
                 new = (self.length * drawn).astype(self.base.dtype)
             else:
                 new = shots

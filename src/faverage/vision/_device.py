@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from faverage.vision.shards import Shards
+
 Precision = Literal["auto", "float32", "bfloat16"]
 Array = np.ndarray[Any, Any]
 
@@ -83,8 +85,8 @@ def move(module: nn.Module, device: torch.device | str, layout: torch.memory_for
 
 
 def check_images(images: Any) -> None:
-    """Raise ValueError unless ``images`` is a uint8 array ``(n, S, S, 3)``."""
-    if not isinstance(images, np.ndarray):
+    """Raise ValueError unless ``images`` is a uint8 array ``(n, S, S, 3)``, or several as ``Shards``."""
+    if not isinstance(images, np.ndarray | Shards):
         raise ValueError(f"images must be a NumPy array (or memory map), got {type(images).__name__}")
     shape = images.shape
     if images.dtype != np.uint8 or len(shape) != 4 or shape[3] != 3 or shape[1] != shape[2]:
@@ -103,7 +105,7 @@ def check_indices(indices: Any, n: int) -> Array:
     return rows.astype(np.int64)
 
 
-def fingerprint_images(images: Array, rows: Array) -> str:
+def fingerprint_images(images: Array | Shards, rows: Array) -> str:
     """Return a hash of the chosen images, of every byte."""
     digest = hashlib.blake2b(repr((images.shape[1:], len(rows))).encode(), digest_size=16)
     for start in range(0, len(rows), _CHUNK):
@@ -134,7 +136,7 @@ class Store:
         device: where the gathered batches go.
     """
 
-    def __init__(self, images: Array, rows: Array, device: torch.device) -> None:
+    def __init__(self, images: Array | Shards, rows: Array, device: torch.device) -> None:
         self.images, self.rows = images, rows
         self.resident: Tensor | None = None
         if device.type != "cuda":

@@ -33,6 +33,8 @@ class Loop:
         rate: learning rate at a moment, in epochs.
         epochs: how many there will be, for the network to know.
         asked: the batch size that was asked for, where the network makes batches of its own.
+
+    Every process of a team draws the same order and the same noise for whole batches, and takes its part of each.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Loop:
     ) -> None:
         self.step, self.store, self.labels, self.augment = step, store, labels, augment
         self.seed, self.rate, self.epochs = seed, rate, epochs
-        self.batch_size = len(step.labels)
+        self.batch_size = len(step.labels) * step.team.size
         self.asked = asked or self.batch_size
         self.generator = torch.Generator(labels.device)
         self.on_host = labels.cpu().numpy()
@@ -69,7 +71,8 @@ class Loop:
         """Train for one epoch and return its row of the history."""
         begin = time.perf_counter()
         order = self._order(number)
-        step, size = self.step, self.batch_size
+        step, size, part = self.step, self.batch_size, len(self.step.labels)
+        own = slice(step.team.rank * part, (step.team.rank + 1) * part)
         step.network.start_epoch(number, self.epochs)
         labels = self.labels[order]
         order = order if self.store.resident is not None else order.cpu()
@@ -80,13 +83,14 @@ class Loop:
         noise = noise.view(self.steps, size, -1)
         step.totals.zero_()
         for i in range(self.steps):
-            rows = slice(i * size, (i + 1) * size)
+            rows = slice(i * size + own.start, i * size + own.stop)
             self.store.take(order[rows], step.batch)
             step.labels.copy_(labels[rows])
-            step.noise.copy_(noise[i])
+            step.noise.copy_(noise[i, own])
             step.lr.fill_(self.rate(number + i / self.steps))
             step()
             advance()
+        step.team.add_(step.totals)
         loss, accuracy = (step.totals / n).tolist()
         return {"loss": loss, "accuracy": accuracy, "lr": self.rate(number), "seconds": time.perf_counter() - begin}
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from faverage.vision._device import autocast
 from faverage.vision.augment import Augment
+from faverage.vision.ranks import Team
 from faverage.vision.trainable import Trainable
 
 _WARM_UP = 5  # steps before a capture, so that cuDNN has chosen its algorithms and every buffer exists
@@ -53,9 +54,10 @@ class Step:
     Args:
         objective: what to minimise, on its device.
         side: of the stored images.
-        batch_size: images a step.
+        batch_size: images a step, of this process.
         momentum: of SGD with Nesterov's momentum.
         weight_decay: on every parameter.
+        team: the processes that share a step; by default this one alone.
 
     Attributes:
         batch: uint8 ``(b, S, S, 3)``.
@@ -67,10 +69,18 @@ class Step:
     """
 
     def __init__(
-        self, objective: Objective, *, side: int, batch_size: int, momentum: float, weight_decay: float
+        self,
+        objective: Objective,
+        *,
+        side: int,
+        batch_size: int,
+        momentum: float,
+        weight_decay: float,
+        team: Team | None = None,
     ) -> None:
         device = objective.device
-        self.objective: Callable[..., Any] = objective
+        self.team = team or Team()
+        self.objective: Callable[..., Any] = self.team.wrap(objective)
         self.network = objective.network
         self.batch = torch.zeros((batch_size, side, side, 3), dtype=torch.uint8, device=device)
         self.labels = torch.zeros(batch_size, dtype=torch.int64, device=device)
@@ -103,7 +113,7 @@ class Step:
     def _work(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         loss, right = self.objective(self.batch, self.labels, self.noise)
-        loss.backward()
+        self.team.backward(loss)
         self.network.change_gradients()
         self.optimizer.step()
         self.totals += torch.stack([loss.detach().float() * len(self.labels), right.float()])

@@ -29,10 +29,13 @@ from faverage.vision._device import (
     pick_layout,
     pick_precision,
 )
-from faverage.vision._loop import COLUMNS, Checkpoint, Loop
+from faverage.vision._loop import COLUMNS, Checkpoint, CheckpointError, Loop
+from faverage.vision._norms import shared_norms
 from faverage.vision._report import Report
 from faverage.vision._step import Objective, Step
 from faverage.vision.augment import Augment, transforms_for
+from faverage.vision.ranks import Team
+from faverage.vision.shards import Shards
 from faverage.vision.trainable import Trainable
 
 __all__ = ["Training", "learning_rate", "train_network"]
@@ -77,7 +80,7 @@ def learning_rate(schedule: Schedule, lr: float, epoch: float, epochs: int) -> f
 
 def train_network(
     network: Trainable,
-    images: Array,
+    images: Array | Shards,
     labels: Any,
     *,
     indices: Any = None,
@@ -101,6 +104,7 @@ def train_network(
     capture: bool | Literal["auto"] = "auto",
     channels_last: bool | Literal["auto"] = "auto",
     describe: dict[str, Any] | None = None,
+    team: Team | None = None,
 ) -> Training:
     """Train a network, in place, with SGD (Nesterov) on labelled images; it ends on the CPU, in evaluation mode.
 
@@ -132,6 +136,9 @@ def train_network(
         capture: whether to record a step as a CUDA graph and replay it; ``auto``: on a GPU. Never on a CPU.
         channels_last: whether to lay out weights and activations channels last; ``auto``: on a GPU.
         describe: what else a checkpoint should be compared by.
+        team: the processes that share each batch; by default this one alone. How many they are does not change the
+            result but for rounding: ``batch_size`` and ``lr`` are those of the whole batch, batch norm sees all of it.
+            The first one reads and writes the checkpoint. Steps of a team are neither compiled nor captured.
 
     Raises:
         FloatingPointError: if the loss is not a number after an epoch; the last checkpoint stays as it is.
@@ -146,7 +153,8 @@ def train_network(
             f"got {epochs}, {batch_size}, {lr}, {seed} and {len(rows)} images"
         )
     learning_rate(schedule, lr, 0, epochs)  # an unknown name fails here, before any work
-    place = pick_device(device)
+    team = team or Team()
+    place = team.device or pick_device(device)
     dtype = pick_precision(precision, place)
     on_gpu = place.type == "cuda"
     augment = copy.deepcopy(augment or transforms_for(images.shape[1])[0]).to(place)
@@ -167,20 +175,30 @@ def train_network(
     saved = Checkpoint(checkpoint, config, checkpoint_seconds)
     layout = pick_layout(channels_last, place)
     own = network.order(targets, batch_size, np.random.default_rng(0))
-    size = min(batch_size, len(rows)) if own is None else own.shape[1]
+    size = _share(min(batch_size, len(rows)) if own is None else own.shape[1], own is None, team)
     move(network, place, layout).train()
 
-    with fast_convolutions(place), torch.random.fork_rng(devices=[place] if on_gpu else []):
+    with (
+        fast_convolutions(place),
+        torch.random.fork_rng(devices=[place] if on_gpu else []),
+        shared_norms(network, team),
+    ):
         objective = Objective(network, augment, place, dtype, layout)
-        step = Step(objective, side=images.shape[1], batch_size=size, momentum=momentum, weight_decay=weight_decay)
-        history = saved.resume(step)
+        options: dict[str, Any] = {"momentum": momentum, "weight_decay": weight_decay, "team": team}
+        step = Step(objective, side=images.shape[1], batch_size=size, **options)
+        found = team.tell(team.first_does(lambda: _resume(saved, step)))
+        if isinstance(found, CheckpointError):
+            raise found
+        history = found or {}
+        team.copy_(step.state().values())
         done = len(history["loss"])
         store, on_place = Store(images, rows, place), torch.from_numpy(targets).to(place)
         rate = partial(_rate, schedule, lr, epochs)
         loop = Loop(step, store, on_place, augment, seed=seed, rate=rate, epochs=epochs, asked=batch_size)
+        board = tensorboard if team.first else None
         total: dict[str, Any] = {"total": epochs * loop.steps, "done": done * loop.steps, "unit": loop.batch_size}
-        with Report(what, **total, show=progress, tensorboard=tensorboard, past=history) as report:
-            if on_gpu and done < epochs:
+        with Report(what, **total, show=progress and team.first, past=history, tensorboard=board) as report:
+            if on_gpu and done < epochs and team.size == 1:
                 mode = compile if isinstance(compile, str) and compile != "auto" else "default"
                 step.speed_up(compile_mode=mode if compile else None, capture=bool(capture))
             for epoch in range(done, epochs):
@@ -193,13 +211,16 @@ def train_network(
                     )
                 for name in COLUMNS:
                     history[name].append(row[name])
-                saved.write(step, history, last=epoch + 1 == epochs)
+                if team.first:
+                    saved.write(step, history, last=epoch + 1 == epochs)
                 report.epoch(epoch, row)
                 if on_epoch is not None:
                     on_epoch(epoch, row)
     network.zero_grad(set_to_none=True)
     move(network, "cpu", torch.contiguous_format).eval()
-    ran = {"device": place.type, "precision": str(dtype).removeprefix("torch."), "step": step.variant}
+    ran: dict[str, Any] = {"device": place.type, "precision": str(dtype).removeprefix("torch."), "step": step.variant}
+    if team.size > 1:
+        ran["processes"] = team.size
     speed = loop.steps * loop.batch_size / max(median(history["seconds"]), 1e-9)
     return Training(history, speed, {**saved.config, "ran": ran})
 
@@ -210,6 +231,26 @@ def check_labels(labels: Any, n: int) -> Array:
     if found.shape != (n,) or found.dtype.kind not in "iu":
         raise ValueError(f"labels must be {n} whole numbers, one an image; got {found.dtype} of shape {found.shape}")
     return found.astype(np.int64)
+
+
+def _resume(saved: Checkpoint, step: Step) -> dict[str, list[float]] | CheckpointError:
+    """Return the history up to the checkpoint, or why it cannot be used, for all processes to know."""
+    try:
+        return saved.resume(step)
+    except CheckpointError as error:
+        return error
+
+
+def _share(size: int, plain: bool, team: Team) -> int:
+    """Return how many images of a batch one process takes."""
+    if team.size > 1 and not plain:
+        raise ValueError("a network that makes its own batches cannot be trained by several processes: use one")
+    if size % team.size:
+        raise ValueError(
+            f"a batch of {size} images cannot be shared evenly by {team.size} processes: "
+            f"set batch_size to {max(size // team.size, 1) * team.size}"
+        )
+    return size // team.size
 
 
 def _rate(schedule: Schedule, lr: float, epochs: int, epoch: float) -> float:

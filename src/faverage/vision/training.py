@@ -15,6 +15,8 @@ from faverage.vision.augment import Augment, Evaluate, transforms_for
 from faverage.vision.backbones import backbone_config, get_backbone
 from faverage.vision.model import BaseModel, Head, HeadName, Network
 from faverage.vision.optimise import check_labels, train_network
+from faverage.vision.shards import Shards
+from faverage.vision.turning import TURNS, Turning
 
 __all__ = ["hold_out", "train_base"]
 
@@ -47,13 +49,14 @@ def hold_out(labels: Any, *, per_class: int = 20, at_most: float = 1 / 6, seed: 
 
 
 def train_base(
-    images: Array,
+    images: Array | Shards,
     labels: Any,
     *,
     backbone: str | nn.Module,
     indices: Any = None,
     head: HeadName = "linear",
     scale: float = 16.0,
+    turned: bool = False,
     augment: Augment | None = None,
     transform: Evaluate | None = None,
     seed: int = 0,
@@ -68,6 +71,8 @@ def train_base(
         indices: rows to train on; by default all.
         head: ``linear`` (on unnormalised features) or ``cosine`` (without bias, ``scale`` times the cosine).
         scale: of the cosine head.
+        turned: learn classes and quarter turns together, see ``faverage.vision.turning``: every image counts four
+            times, and the head has four rows a class, those of its turns.
         augment: the training transform; by default ``transforms_for`` the side of the images.
         transform: the evaluation transform that the model keeps; by default likewise.
         seed: of the first weights, the order of images and the augmentation.
@@ -82,15 +87,16 @@ def train_base(
     targets = _check_classes(check_labels(labels, len(images))[rows])
     usual = transforms_for(images.shape[1])
     augment = augment or usual[0]
-    network = _start(backbone, int(targets.max()) + 1, head, scale, augment.size, seed)
+    n_classes = int(targets.max()) + 1
+    network = _start(backbone, n_classes * (TURNS if turned else 1), head, scale, augment.size, seed)
     training = train_network(
-        *(network, images, labels),
+        *(Turning(network) if turned else network, images, labels),
         indices=rows,
         augment=augment,
         seed=seed,
         describe={
             "backbone": backbone_config(network.backbone) or {"name": type(network.backbone).__name__},
-            "head": {"kind": head, "scale": scale, "n_classes": int(targets.max()) + 1},
+            "head": {"kind": head, "scale": scale, "n_classes": n_classes} | ({"turned": True} if turned else {}),
         },
         **options,
     )

@@ -1,0 +1,211 @@
+"""What a sweep is made of: the settings of a YAML file, every combination of options, and the tasks that they need."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
+from faverage.experiment.config import _read as read_yaml
+from faverage.experiment.run import _versions as versions
+from faverage.experiment.run import digest
+
+__all__ = ["Cell", "Plan", "Task", "label_of", "value_of"]
+
+_DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(RunConfig)}
+_OF_VIEWS = ("spread", "calibration", "balance")
+_LATE = ("stand_ins", "temperature", "threshold", *_OF_VIEWS)  # base training and extraction do not read them
+_OF_RIVALS = ("recipe", "rival_epochs")
+_FIXED = {
+    **dict.fromkeys(
+        ("methods", "seed", "seeds", "draws"), "it stands beside 'over': methods x seeds x draws x options"
+    ),
+    **dict.fromkeys(("dataset", "data", "features"), "a sweep is of one data set: make a sweep of each"),
+}
+_ALONE = ("devices", "nodes", "strategy")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One piece of work for one process; what it gives depends on nothing else.
+
+    Attributes:
+        key: a hash of all that it depends on.
+        kind: ``base`` trains a base session and extracts features, ``rival`` trains a rival's own; ``run`` is one
+            method with one draw.
+        config: with one method and one seed.
+        folder: name of the work folder.
+        draw: of the shots.
+        needs: key of the task that has to be done before.
+        shared: name of the work folder with the features of the base session.
+    """
+
+    key: str
+    kind: Literal["base", "rival", "run"]
+    config: RunConfig
+    folder: str
+    draw: int = 0
+    needs: str | None = None
+    shared: str | None = None
+
+    @property
+    def method(self) -> str:
+        """The one method."""
+        return self.config.methods[0]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method with one combination of options.
+
+    Attributes:
+        options: by name.
+        method: its name.
+        runs: keys of its runs, by seed and draw; cells that differ in what the method does not read share them.
+    """
+
+    options: dict[str, Any]
+    method: str
+    runs: dict[tuple[int, int], str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole sweep.
+
+    Attributes:
+        config: what all runs share.
+        over: values of each option.
+        cells: every combination of options with every method.
+        tasks: by key; what others need comes first.
+        versions: of what computes.
+    """
+
+    config: RunConfig
+    over: dict[str, list[Any]]
+    cells: list[Cell]
+    tasks: dict[str, Task]
+    versions: dict[str, str]
+
+    @property
+    def runs(self) -> list[Task]:
+        """The tasks that give results."""
+        return [task for task in self.tasks.values() if task.kind == "run"]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of the runs of each cell."""
+        return self.config.seeds or (self.config.seed,)
+
+    @classmethod
+    def read(cls, file: Path) -> Plan:
+        """Read a sweep from a YAML file: settings of a run, and ``over``, lists of values by option.
+
+        Raises:
+            ConfigError: a setting cannot be; every combination is checked.
+        """
+        settings = read_yaml(file)
+        over = _over(settings.pop("over", {}), settings, file)
+        config = _config(settings, file)
+        if max(config.devices, config.nodes) > 1:
+            raise ConfigError(f"{file}: a sweep gives each run one process: leave out devices and nodes")
+        found, tasks, cells = versions(), {}, []
+        for values in itertools.product(*over.values()):
+            options = dict(zip(over, values, strict=True))
+            one = _config({**settings, **options}, file) if options else config
+            for method in config.methods:
+                runs = {}
+                for task in _tasks(one, method, found):
+                    tasks[task.key] = task
+                    if task.kind == "run":
+                        runs[task.config.seed, task.draw] = task.key
+                cells.append(Cell(options, method, runs))
+        ordered = {task.key: task for task in sorted(tasks.values(), key=lambda task: task.kind == "run")}
+        return cls(config, over, cells, ordered, found)
+
+
+def label_of(options: dict[str, Any]) -> str:
+    """Return options in words.
+
+    >>> label_of({"epochs": 5, "crop": None, "flip": True}), label_of({})
+    ('epochs 5, crop none, flip true', 'as given')
+    """
+    return ", ".join(f"{name} {value_of(value)}" for name, value in options.items()) or "as given"
+
+
+def value_of(value: Any) -> str:
+    """Return the value of an option in words.
+
+    >>> value_of(["plain", "turn-1"])
+    'plain + turn-1'
+    """
+    if isinstance(value, list):
+        return " + ".join(value_of(one) for one in value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _tasks(config: RunConfig, method: str, found: dict[str, str]) -> Iterator[Task]:
+    """Yield the runs of a cell, each after what it needs; options that the method does not read are left out."""
+    rival = method in RIVAL_METHODS
+    names = (*_LATE, "turned", "views") if rival else (*_OF_RIVALS, *(() if config.many else _OF_VIEWS))
+    unread = {name: _DEFAULTS[name] for name in names}
+    recipe = {name: getattr(config, name) for name in _OF_RIVALS} if rival else {}
+    for seed in config.seeds or (config.seed,):
+        one = replace(config, **unread, methods=(method,), seed=seed, seeds=None, jobs=1)
+        folder = digest({**one.key(), "versions": found})
+        needs = shared = None
+        if config.features is None:
+            early = replace(one, **{name: _DEFAULTS[name] for name in _LATE})
+            if not rival:
+                early = replace(early, methods=("prototypes",))
+            shared = digest({**early.key(), "versions": found})
+            said = {"work": shared, "spare": config.draws > 1, "rival": rival and method, **recipe}
+            needs = f"base-{digest(said)}"
+            if early.tensorboard is not None:
+                early = replace(early, tensorboard=str(Path(early.tensorboard) / needs))
+            yield Task(needs, "rival" if rival else "base", early, shared)
+        for draw in range(config.draws):
+            key = digest({**one.key(), "method": method, "draw": draw, **recipe, "versions": found})
+            yield Task(key, "run", one, folder, draw, needs, shared)
+
+
+def _over(given: Any, settings: dict[str, Any], file: Path) -> dict[str, list[Any]]:
+    """Return the options to vary, or say what is wrong with them."""
+    if not isinstance(given, dict):
+        raise ConfigError(f"{file}: over must hold lists by option, as 'epochs: [5, 10]', got {given!r}")
+    varied = [name for name in _DEFAULTS if name not in (*_FIXED, *_ALONE, "device", "jobs", "tensorboard")]
+    for name, values in given.items():
+        if name in _FIXED:
+            raise ConfigError(f"{file}: over cannot vary '{name}': {_FIXED[name]}")
+        if name not in varied:
+            raise ConfigError(f"{file}: unknown option '{name}' under over; it can vary: {', '.join(sorted(varied))}")
+        if name in settings:
+            raise ConfigError(f"{file}: '{name}' stands under over and beside it: leave one out")
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"{file}: over: {name} must be a list of values, and not an empty one, got {values!r}")
+        said = [json.dumps(value, default=str) for value in values]
+        twice = next((one for one in said if said.count(one) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"{file}: over: {name} has {twice} more than once")
+    return given
+
+
+def _config(settings: dict[str, Any], file: Path) -> RunConfig:
+    """Return the settings of a run, with paths that hold in every process."""
+    for name, value in settings.items():
+        if name not in _DEFAULTS:
+            known = ", ".join(sorted([*_DEFAULTS, "over"]))
+            raise ConfigError(f"unknown setting '{name}' in {file}; known are: {known}")
+        if value is None and _DEFAULTS[name] is not None:
+            raise ConfigError(f"{file}: {name} has no value: give one, or leave the line out")
+    config = RunConfig.build(settings.get("dataset"), None, settings)
+    exact: dict[str, Any] = {name: None for name, value in settings.items() if value is None}
+    for name in ("data", "features", "weights", "tensorboard"):
+        path = getattr(config, name)
+        if path is not None:
+            exact[name] = str(Path(path).expanduser().absolute())
+    return replace(config, **exact)

@@ -1,0 +1,106 @@
+"""What a sweep found, as plain data: every run, means and standard deviations of each cell, the best setting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from faverage.experiment.repeats import combine
+from faverage.experiment.sweep.board import Board
+from faverage.experiment.sweep.held_out import IN_WORDS
+from faverage.experiment.sweep.plan import Cell
+
+__all__ = ["best_of", "results_of"]
+
+Results = dict[str, Any]
+
+
+def results_of(board: Board, about: Results) -> Results:
+    """Return plain JSON data: ``about``, the plan, all runs, all cells, and the best by held-out loss.
+
+    Args:
+        board: of a sweep that ended.
+        about: what else to say, such as ``command`` and ``date``.
+    """
+    plan = board.plan
+    cells = [_cell(board, cell) for cell in plan.cells]
+    bases = [task for task in plan.tasks.values() if task.kind != "run"]
+    return {
+        "dataset": plan.config.dataset,
+        **about,
+        "config": plan.config.to_dict(),
+        "over": plan.over,
+        "seed": plan.config.seed,
+        "seeds": list(plan.seeds),
+        "draws": plan.config.draws,
+        "versions": plan.versions,
+        "counts": {"runs": len(plan.runs), **{s: board.count()[s] for s in ("done", "failed")}, "bases": len(bases)},
+        "held_out": IN_WORDS,
+        "best": best_of(cells),
+        "best_by_method": [
+            best for m in plan.config.methods if (best := best_of([c for c in cells if c["method"] == m])) is not None
+        ],
+        "cells": cells,
+        "runs": [_run(board, cell, *which) for cell in plan.cells for which in cell.runs],
+    }
+
+
+def best_of(cells: list[Results]) -> Results | None:
+    """Return options, method and loss of the cell with the least mean held-out loss; None where no cell has one.
+
+    A cell counts where all its runs are done, so that every mean is over the same seeds and draws; the first of equals
+    is taken. Test numbers have no part in it.
+    """
+    whole = [cell for cell in cells if cell["done"] == cell["runs"] and cell["held_out_loss"] is not None]
+    if not whole:
+        return None
+    best = min(whole, key=lambda cell: cell["held_out_loss"]["mean"])
+    return {name: best[name] for name in ("options", "method", "held_out_loss")}
+
+
+def _cell(board: Board, cell: Cell) -> Results:
+    """Return means and standard deviations over seeds and draws."""
+    records = [board.records[key] for key in cell.runs.values() if key in board.records]
+    losses = [r["held_out_loss"] for r in records]
+    found: Results = {"sessions": [], "spread": None}
+    if records:
+        repeats = [{"methods": {cell.method: {"sessions": r["sessions"]}}} for r in records]
+        found = combine(repeats)[cell.method]
+    later = [np.mean([s["f1"] for s in r["sessions"][1:] or r["sessions"]]) for r in records]
+    return {
+        "options": cell.options,
+        "method": cell.method,
+        "runs": len(cell.runs),
+        "done": len(records),
+        "held_out_loss": _spread(losses) if losses and None not in losses else None,
+        "f1_mean": _spread(later),
+        "seconds": _spread([r["seconds"] for r in records]),
+        "sessions": found["sessions"],
+        "spread": found["spread"],
+    }
+
+
+def _spread(values: list[Any]) -> Results | None:
+    if not values:
+        return None
+    return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else None}
+
+
+def _run(board: Board, cell: Cell, seed: int, draw: int) -> Results:
+    key = cell.runs[seed, draw]
+    record = board.records.get(key, {})
+    return {
+        "key": key,
+        "options": cell.options,
+        "method": cell.method,
+        "seed": seed,
+        "draw": draw,
+        "status": "done" if record else "failed",
+        "error": board.errors.get(key),
+        "attempts": board.attempts[key],
+        "seconds": record.get("seconds"),
+        "held_out_loss": record.get("held_out_loss"),
+        "sessions": record.get("sessions"),
+        "config": board.plan.tasks[key].config.to_dict(),
+    }

@@ -1,0 +1,215 @@
+"""A learner over many views: rotations, flips, several backbones, each with heads of its own, and a fuser on top.
+
+The heads of successive sessions share one backbone and its mistakes. Views differ, and so do their mistakes: which of
+them to trust, for which class, is what the fuser learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from faverage.explain import Explanation, explain
+from faverage.fscil.heads import CosineHead, LinearHead, PrototypeHead, calibrated
+from faverage.fscil.learner import METHODS, RULES, FewShotLearner
+from faverage.fusion import Fuser, get_fuser
+
+__all__ = ["ViewLearner"]
+
+Array = NDArray[Any]
+_ALONE = {"no-fine-tuning": 0, "prototypes": 1}  # methods that are one member
+
+
+class ViewLearner:
+    """Learns base classes once, then new classes from a few examples, from several feature vectors an image.
+
+    X are features ``(n, D)``, those of all views side by side, as ``extract_features(..., views=...)`` gives them. Each
+    view has two members: its base head, and the head of the nearest prototypes of all classes so far.
+
+    Args:
+        views: names of the views, in the order of their columns; all have D / V columns, or give ``widths``.
+        fuser: as for ``FewShotLearner``; ``prototypes`` and ``no-fine-tuning`` are those of the first view alone.
+        fuser_options: options of the fuser.
+        widths: columns of each view, where they differ, as with several backbones.
+        draws: stand-ins for each new class in rehearsal; a stand-in is drawn in all views at once.
+        spread: how wide stand-ins lie around their prototype, in units of base classes.
+        calibration: share in which prototypes of new classes are drawn towards similar base classes.
+        balance: how much a stand-in counts, against a held-out base image: above 1, new classes are found more often,
+            and base classes less.
+        temperature: τ of the prototypes; None learns one a view.
+        seed: of everything that is drawn.
+
+    >>> rng = np.random.default_rng(0)
+    >>> centres = rng.normal(size=(4, 16)) * 3
+    >>> def examples(classes, n):
+    ...     y = np.repeat(classes, n)
+    ...     return np.abs(centres[y] + rng.normal(size=(len(y), 16))), y
+    >>> learner = ViewLearner(["left", "right"]).fit_base(*examples([0, 1], 60))
+    >>> learner = learner.learn_session(*examples([2, 3], 5))
+    >>> X, y = examples([0, 1, 2, 3], 25)
+    >>> bool((learner.predict(X) == y).mean() > 0.8), learner.members
+    (True, ['left, base', 'left', 'right, base', 'right'])
+    """
+
+    def __init__(
+        self,
+        views: Sequence[str],
+        fuser: str | Fuser = "afa",
+        *,
+        fuser_options: dict[str, Any] | None = None,
+        widths: Sequence[int] | None = None,
+        draws: int = 50,
+        spread: float = 1.0,
+        calibration: float = 0.0,
+        balance: float = 1.0,
+        temperature: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        if isinstance(views, str) or not views or len(set(views)) < len(views):
+            raise ValueError(f"views must be a list of different names, got {views!r}")
+        if widths is not None and (len(widths) != len(views) or min(widths) < 1):
+            raise ValueError(f"widths must be {len(views)} numbers of columns, one a view, got {widths!r}")
+        for name, value, least, most in (
+            ("spread", spread, 0.0, np.inf),
+            ("calibration", calibration, 0.0, 1.0),
+            ("balance", balance, 1e-6, np.inf),
+        ):
+            if not least <= value <= most:
+                raise ValueError(f"{name} must lie in {least:g} … {most:g}, got {value!r}")
+        if isinstance(fuser, str) and fuser not in _ALONE:
+            get_fuser(METHODS.get(fuser, (fuser, {}, None))[0])
+        self.views, self.fuser, self.fuser_options = list(views), fuser, dict(fuser_options or {})
+        self.widths = None if widths is None else list(widths)
+        self.draws, self.spread, self.calibration, self.balance = draws, spread, calibration, balance
+        self.temperature, self.seed = temperature, seed
+        self.parts: list[FewShotLearner] = []
+        self.base_heads: list[LinearHead | CosineHead | PrototypeHead] = []
+        self.fitted: Fuser | None = None
+
+    @property
+    def classes(self) -> list[Any]:
+        """Labels of all classes seen so far."""
+        return self.parts[0].classes if self.parts else []
+
+    @property
+    def members(self) -> list[str]:
+        """Names of what the fuser fuses: two a view."""
+        return [name for view in self.views for name in (f"{view}, base", view)]
+
+    def fit_base(
+        self,
+        X: ArrayLike,
+        y: Sequence[Any] | Array,
+        *,
+        head: Sequence[tuple[ArrayLike, ArrayLike] | CosineHead] | None = None,
+        prototypes: ArrayLike | None = None,
+    ) -> Self:
+        """Learn the base classes.
+
+        Args:
+            X: features ``(n, D)``.
+            y: labels of any type.
+            head: for each view W ``(C, d)`` and b ``(C,)`` of its base head, or a ``CosineHead``; by default they are
+                fitted.
+            prototypes: ``(C, D)``, means of features that are normalised in each view. X is then the memory: features
+                that neither heads nor prototypes were made from.
+        """
+        if head is not None and len(head) != len(self.views):
+            raise ValueError(f"head must be {len(self.views)} pairs of W and b, one a view, got {len(head)}")
+        columns = self._columns(np.asarray(X))
+        given = None if prototypes is None else self._split(np.asarray(prototypes), columns)
+        self.parts, self.fitted = [], None
+        for v, features in enumerate(self._split(np.asarray(X), columns)):
+            part = FewShotLearner(
+                fuser="prototypes", draws=self.draws, temperature=self.temperature, seed=self.seed
+            )  # the same seed: all views keep the same images for rehearsal
+            own = None if head is None else head[v]
+            linear = (own.weight, np.zeros(len(own.weight))) if isinstance(own, CosineHead) else own
+            part.fit_base(features, y, head=linear, prototypes=None if given is None else given[v])
+            self.parts.append(part)
+        cosine = [one if isinstance(one, CosineHead) else None for one in head or self.views]
+        self.base_heads = [one or part.heads[0] for one, part in zip(cosine, self.parts, strict=True)]
+        return self
+
+    def learn_session(self, X: ArrayLike, y: Sequence[Any] | Array) -> Self:
+        """Learn new classes from a few examples of each; any number of classes and of shots."""
+        if not self.parts:
+            raise ValueError("learn_session needs the base classes: call fit_base(X, y) first")
+        for part, features in zip(self.parts, self._split(np.asarray(X)), strict=True):
+            known, base = len(part.classes), len(part.sessions[0])
+            part.learn_session(features, y)
+            new = calibrated(part.prototypes[known:], part.prototypes[:base], share=self.calibration)
+            part.move_prototypes(np.concatenate([part.prototypes[:known], new]))
+        self.fitted = self._fit_fuser()
+        return self
+
+    def member_scores(self, X: ArrayLike) -> Array:
+        """Return what each member says: ``(n, 2 V, N)``, NaN where a base head does not know a class."""
+        return self._scores(self._split(np.asarray(X)))
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """Return probabilities ``(n, N)`` of all classes seen so far, in the order of ``classes``."""
+        if not self.parts:
+            raise ValueError("the learner knows no classes yet: call fit_base(X, y) first")
+        scores = self.member_scores(X)
+        if self.fuser in _ALONE:
+            return np.nan_to_num(scores[:, _ALONE[str(self.fuser)]])
+        if self.fitted is None:  # the base session alone: all base heads alike
+            return np.asarray(scores[:, ::2].mean(1))
+        return self.fitted.predict_proba(scores)
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Return the most probable label ``(n,)``."""
+        labels = np.empty(len(self.classes), dtype=object)
+        labels[:] = self.classes
+        return np.array(labels[self.predict_proba(X).argmax(1)].tolist())
+
+    def explain(self) -> Explanation:
+        """Return which member is trusted for which class, and with which mean."""
+        network = getattr(self.fitted, "network", None)
+        if network is not None and hasattr(network, "branches"):
+            return explain(network, models=self.members, classes=self.classes)
+        if self.fitted is not None and hasattr(self.fitted, "explain"):
+            explanation: Explanation = self.fitted.explain(models=self.members, classes=self.classes)
+            return explanation
+        raise ValueError("explain needs a learned session and a fuser with weights to read: 'afa' or 'afa-paper'")
+
+    def _fit_fuser(self) -> Fuser | None:
+        if self.fuser in _ALONE:
+            return None
+        name, options, _ = METHODS.get(str(self.fuser), (self.fuser, {}, None))
+        options = {**options, **(self.fitted.settled() if self.fitted is not None else {}), **self.fuser_options}
+        fuser = get_fuser(name, **({"padding": "inlierness", **options} if name in RULES else options))
+        if fuser.trains:
+            n_base, rehearsed = len(self.parts[0].sessions[0]), []
+            for part in self.parts:
+                rng = np.random.default_rng([self.seed, len(self.parts[0].sessions)])
+                options = {"spread": self.spread}
+                features, y, weight = part.memory.rehearse("residual", part.prototypes, self.draws, rng, **options)
+                rehearsed.append(features)
+            weight = weight * np.where(y < n_base, 1.0, self.balance)
+            fuser.fit(self._scores(rehearsed), y, weight / weight.mean())
+        return fuser
+
+    def _scores(self, parts: Sequence[Array]) -> Array:
+        scores = np.full((len(parts[0]), 2 * len(parts), len(self.classes)), np.nan, dtype=np.float32)
+        for v, (part, features) in enumerate(zip(self.parts, parts, strict=True)):
+            base = self.base_heads[v]
+            own = part.heads[-1] if len(part.heads) > 1 else base
+            scores[:, 2 * v, : base.n_classes] = base.scores(features)
+            scores[:, 2 * v + 1, : own.n_classes] = own.scores(features)
+        return scores
+
+    def _columns(self, X: Array) -> list[int]:
+        if X.ndim != 2:
+            raise ValueError(f"features must have shape (n, D), got {X.shape}")
+        widths = self.widths or [X.shape[1] // len(self.views)] * len(self.views)
+        if sum(widths) != X.shape[1] or min(widths) < 1:
+            raise ValueError(f"{X.shape[1]} columns do not make {len(self.views)} views of {widths} columns")
+        return widths
+
+    def _split(self, X: Array, columns: list[int] | None = None) -> list[Array]:
+        return np.split(X, np.cumsum(columns or self._columns(X))[:-1], axis=1)

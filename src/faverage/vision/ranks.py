@@ -1,0 +1,208 @@
+"""Several processes that work on one thing: who is who, and what they tell each other.
+
+``Team`` is one process alone, and needs nothing. ``join`` makes a team of several with Lightning Fabric, which starts
+the processes itself, or finds those that torchrun or Slurm started.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["OtherFailed", "Team", "join"]
+
+T = TypeVar("T")
+
+
+class OtherFailed(RuntimeError):
+    """The first process of a team failed, and said why; this one has nothing to add."""
+
+
+class Team:
+    """One process alone.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: number of processes.
+        device: the one that this process must use; None: its own choice.
+    """
+
+    rank = 0
+    size = 1
+    device: torch.device | None = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes and speaks."""
+        return self.rank == 0
+
+    def wrap(self, module: nn.Module) -> Callable[..., Any]:
+        """Return what to call instead of a module, so that its gradients become the mean over all processes."""
+        return module
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradients of a wrapped module."""
+        loss.backward()
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """Return the mean over all processes; gradients flow through it."""
+        return tensor
+
+    def add_(self, tensor: Tensor) -> None:
+        """Sum over all processes, in place."""
+
+    def copy_(self, tensors: Iterable[Tensor]) -> None:
+        """Give all processes what the first one has, in place."""
+
+    def tell(self, value: T) -> T:
+        """Return the first process's value."""
+        return value
+
+    def wait(self) -> None:
+        """Return when all processes are here."""
+
+    def first_does(self, work: Callable[[], T]) -> T | None:
+        """Let the first process do something, and return its result there; all wait for it.
+
+        Raises:
+            OtherFailed: in all other processes, where the first one fails.
+        """
+        return work()
+
+    def close(self) -> None:
+        """Part from the others."""
+
+
+class Ranks(Team):
+    """A process among several.
+
+    Args:
+        fabric: launched.
+    """
+
+    def __init__(self, fabric: Any) -> None:
+        self.fabric = fabric
+        self.rank, self.size, self.device = fabric.global_rank, fabric.world_size, fabric.device
+
+    def wrap(self, module: nn.Module) -> Callable[..., Any]:
+        """Return what to call instead of a module, so that its gradients become the mean over all processes."""
+        wrapped: Callable[..., Any] = self.fabric.setup_module(module, move_to_device=False)
+        return wrapped
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradients of a wrapped module."""
+        self.fabric.backward(loss)
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """Return the mean over all processes; gradients flow through it."""
+        summed: Tensor = _Sum.apply(tensor)  # type: ignore[no-untyped-call]
+        return summed / self.size
+
+    def add_(self, tensor: Tensor) -> None:
+        """Sum over all processes, in place."""
+        torch.distributed.all_reduce(tensor)
+
+    def copy_(self, tensors: Iterable[Tensor]) -> None:
+        """Give all processes what the first one has, in place."""
+        for tensor in tensors:
+            torch.distributed.broadcast(tensor, 0)
+
+    def tell(self, value: T) -> T:
+        """Return the first process's value."""
+        told: T = self.fabric.broadcast(value)
+        return told
+
+    def wait(self) -> None:
+        """Return when all processes are here."""
+        self.fabric.barrier()
+
+    def first_does(self, work: Callable[[], T]) -> T | None:
+        """Let the first process do something, and return its result there; all wait for it."""
+        result: T | None = None
+        if self.first:
+            try:
+                result = work()
+            except BaseException:
+                self.tell("failed")
+                raise
+        if self.tell("done") == "failed":
+            raise OtherFailed("the first process failed")
+        return result
+
+    def close(self) -> None:
+        """Part from the others."""
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all processes, of values on the way there and of gradients on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        """Sum the values."""
+        summed = tensor.detach().clone()
+        torch.distributed.all_reduce(summed)
+        return summed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """Sum the gradients."""
+        summed = gradients[0].clone()
+        torch.distributed.all_reduce(summed)
+        return summed
+
+
+def join(devices: int = 1, nodes: int = 1, *, strategy: str = "ddp", device: str = "auto") -> Team:
+    """Return the team of this process; where nobody started the other processes yet, start them.
+
+    They are started with the command line of this one. Under torchrun the numbers may be left out.
+
+    Args:
+        devices: processes on each machine, a GPU each, or all on its CPU.
+        nodes: machines.
+        strategy: ``ddp``, a copy of the network in each process.
+        device: ``auto``, ``cpu`` or ``cuda``.
+
+    Raises:
+        ImportError: Lightning Fabric is not installed.
+        ValueError: there are fewer GPUs, or other numbers than those of the launcher.
+    """
+    here = os.environ.get("LOCAL_WORLD_SIZE")  # torchrun says so
+    if here is not None and devices == nodes == 1:
+        devices = int(here)
+        nodes = max(int(os.environ.get("WORLD_SIZE", here)) // devices, 1)
+    if devices == nodes == 1:
+        return Team()
+    if strategy != "ddp":
+        raise ValueError(f"strategy must be 'ddp', a copy of the network in each process; got {strategy!r}")
+    if device.startswith("cuda:"):
+        raise ValueError(f"device '{device}' is one GPU, but {devices} processes were asked for: use 'cuda' or 'cpu'")
+    try:
+        from lightning_fabric import Fabric
+    except ImportError:
+        raise ImportError(
+            f"{devices * nodes} processes need Lightning Fabric: pip install 'faverage[scale]', or use one process"
+        ) from None
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    try:
+        fabric = Fabric(
+            accelerator="cuda" if on_gpu else "cpu",
+            devices=devices,
+            num_nodes=nodes,
+            strategy="ddp",
+        )
+        fabric.launch()
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"{devices} processes on each of {nodes} machines: {error}") from None
+    except Exception as error:  # Fabric's own kind of a wrong setting
+        if "Misconfiguration" not in type(error).__name__:
+            raise
+        raise ValueError(f"{devices} processes on each of {nodes} machines: {error}") from None
+    return Ranks(fabric)
