@@ -80,6 +80,7 @@ def test_block_runs(block: str, tmp_path, monkeypatch, capsys) -> None:
         "docs/rivals.md",
         "docs/scaling.md",
         "docs/serve.md",
+        "docs/sweeps.md",
     ],
 )
 def test_links_and_commands_exist(page: str) -> None:
