@@ -31,6 +31,8 @@ DEFAULT_METHODS = (
 RIVAL_METHODS = ("lucir", "eeil", "sppr", "cec", "fact")
 ALL_METHODS = tuple(dict.fromkeys([*RIVAL_METHODS, *DEFAULT_METHODS, *fuser_names(), *FEW_SHOT]))
 
+AFTER_BASE = ("views", "stand_ins", "temperature", "threshold", "spread", "calibration", "balance")
+
 # settings of the base session, where a data set wants others than the defaults
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {"backbone": "tiny", "epochs": 20, "batch_size": 64, "lr": 0.05, "flip": False},
@@ -186,6 +188,10 @@ class RunConfig:
         """
         neutral = {f.name for f in fields(self) if f.metadata.get("neutral")}
         return {k: v for k, v in self.to_dict().items() if k not in neutral | {"methods", "recipe", "rival_epochs"}}
+
+    def base_key(self) -> dict[str, Any]:
+        """Return what base training depends on: ``key`` without what counts after it."""
+        return {k: v for k, v in self.key().items() if k not in AFTER_BASE}
 
 
 def _scaled(lr: float, usual: int, settings: dict[str, Any]) -> float:

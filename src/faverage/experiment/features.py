@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -131,7 +132,8 @@ def features_of_benchmark(config: RunConfig, work: Path, progress: Progress, tea
     seconds = time.perf_counter() - start
     team.first_does(lambda: model.save(work / "base.safetensors"))
     progress("extracting features", 0, 0)
-    folder = work / ("features" if config.draws == 1 else "features-with-spare")
+    views = "" if config.views == ("plain",) else f"-{hashlib.sha256('; '.join(config.views).encode()).hexdigest()[:8]}"
+    folder = work / (f"features{views}" if config.draws == 1 else f"features-with-spare{views}")
     options: dict[str, Any] = {"transform": model.transform, "device": config.device, "team": team, "progress": True}
     stored = store_features(model.backbone, pictures.images, wanted, folder=folder, views=config.views, **options)
 

@@ -34,7 +34,7 @@ def finished_run(out: Path) -> tuple[RunConfig, Path]:
         raise ConfigError(f"{file} is not of a finished run ({error}): run it again") from None
     if config.features is not None:
         raise ConfigError(f"the run in {out} used ready features and trained no backbone: run it on images instead")
-    base = out / "work" / digest({**config.key(), "versions": versions}) / "base.safetensors"
+    base = out / "work" / digest({**config.base_key(), "versions": versions}) / "base.safetensors"
     if not base.is_file():
         raise ConfigError(f"the run in {out} has no trained backbone: {base} is missing; run it again")
     return config, base

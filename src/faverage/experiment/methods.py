@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from faverage.experiment.config import RunConfig
+from faverage.experiment.config import AFTER_BASE, RunConfig
 from faverage.experiment.features import Features, Progress
 from faverage.experiment.resume import read_method
 from faverage.experiment.rivals import rival_folder, run_rival
@@ -30,7 +30,7 @@ def run_methods(
 
     drawn = features.redrawn(config.seed, draw)
     doing = "running the methods" + (f", seed {config.seed}, draw {draw}" if config.repeated else "")
-    stamp = _fingerprint(drawn)
+    stamp = _fingerprint(drawn, {name: getattr(config, name) for name in AFTER_BASE})
     names = {m: f"{m}-{draw}-{stamp}" for m in config.methods}
     if features.pictures is not None:
         names |= {m: f"{rival_folder(m, config, features.pictures)}-{draw}" for m in config.methods if m in RIVALS}
@@ -139,10 +139,10 @@ def _explanation(learner: FewShotLearner | ViewLearner, class_names: list[str]) 
     }
 
 
-def _fingerprint(features: Features) -> str:
-    """Return what stands for the arrays that a method sees."""
+def _fingerprint(features: Features, settings: dict[str, Any]) -> str:
+    """Return what stands for the arrays that a method sees, and for its settings."""
     digest = hashlib.sha256()
-    digest.update(json.dumps([features.sessions, features.class_names]).encode())
+    digest.update(json.dumps([features.sessions, features.class_names, settings]).encode())
     heads = features.head if isinstance(features.head, list) else [features.head]
     arrays = [features.memory, features.memory_labels, features.prototypes]
     arrays += [array for head in heads for array in (head if isinstance(head, tuple) else (head.weight,))]

@@ -79,7 +79,7 @@ def _features(config: RunConfig, out: Path, progress: Progress) -> list[tuple[Ru
     from faverage.vision import OtherFailed
 
     seeds = [replace(config, seed=seed) for seed in config.seeds or (config.seed,)]
-    ones = [(one, out / "work" / digest({**one.key(), "versions": _versions()})) for one in seeds]
+    ones = [(one, out / "work" / digest({**one.base_key(), "versions": _versions()})) for one in seeds]
     for _, work in ones:
         work.mkdir(parents=True, exist_ok=True)
     team = _team(config)
