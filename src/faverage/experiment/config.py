@@ -12,7 +12,7 @@ from faverage.experiment.settings import FLOATS, ConfigError, as_float, check_se
 from faverage.fscil.learner import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
 
-__all__ = ["ALL_METHODS", "DEFAULT_METHODS", "RECIPES", "ConfigError", "RunConfig"]
+__all__ = ["AFTER_BASE", "ALL_METHODS", "DEFAULT_METHODS", "RECIPES", "ConfigError", "RunConfig", "read_yaml"]
 
 DEFAULT_METHODS = (
     "no-fine-tuning",
@@ -126,7 +126,7 @@ class RunConfig:
     @classmethod
     def build(cls, dataset: str | None, file: Path | None, given: dict[str, Any]) -> RunConfig:
         """Lay the data set's recipe, a YAML file and given settings (None: not given) over the defaults."""
-        settings = _read(file) if file is not None else {}
+        settings = read_yaml(file) if file is not None else {}
         given = {name: value for name, value in given.items() if value is not None}
         name = dataset or settings.get("dataset", "digits")
         if name not in benchmark_names():
@@ -237,7 +237,8 @@ def _seeds(given: Any) -> tuple[int, ...] | None:
     return seeds
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_yaml(file: Path) -> dict[str, Any]:
+    """Return the settings in a YAML file; ConfigError where there are none."""
     import yaml
 
     if not file.is_file():

@@ -26,7 +26,7 @@ from faverage.storage import replacing
 if TYPE_CHECKING:
     from faverage.vision import Team
 
-__all__ = ["run"]
+__all__ = ["digest", "run", "versions"]
 
 
 def run(
@@ -58,7 +58,7 @@ def run(
         "seed": config.seed,
         "config": config.to_dict(),
         "command": command,
-        "versions": _versions(),
+        "versions": versions(),
         "device": _device(config.device) if config.features is None else "cpu",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": time.perf_counter() - start,
@@ -79,7 +79,7 @@ def _features(config: RunConfig, out: Path, progress: Progress) -> list[tuple[Ru
     from faverage.vision import OtherFailed
 
     seeds = [replace(config, seed=seed) for seed in config.seeds or (config.seed,)]
-    ones = [(one, out / "work" / digest({**one.base_key(), "versions": _versions()})) for one in seeds]
+    ones = [(one, out / "work" / digest({**one.base_key(), "versions": versions()})) for one in seeds]
     for _, work in ones:
         work.mkdir(parents=True, exist_ok=True)
     team = _team(config)
@@ -141,7 +141,8 @@ def _protocol(features: Features, config: RunConfig) -> dict[str, Any]:
     return protocol
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions that results may depend on."""
     import sklearn
     import torch
 

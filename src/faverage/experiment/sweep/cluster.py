@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from faverage.experiment.config import ConfigError
-from faverage.experiment.run import _versions as versions
+from faverage.experiment.run import versions
 from faverage.experiment.sweep.engines import EngineLost, Work
 from faverage.experiment.sweep.shared import marked
 from faverage.experiment.sweep.work import Outcome
@@ -25,8 +25,9 @@ class Dask:
     """The workers of a scheduler, which gives the run of a worker that died to another one.
 
     A run that killed more workers than the scheduler allows (``distributed.scheduler.allowed-failures``, 3 by default)
-    has failed. There is never more than one task for each worker: a task that waits at a worker would be counted as
-    one that killed it.
+    comes back as an error. There is never more than one task for each worker: a task that waits at a worker would be
+    counted as one that killed it. That can still happen for a moment after a worker died, so the error may be another
+    run's fault, and trying again makes sense.
 
     Args:
         address: of the scheduler, such as ``tcp://host:8786``.
@@ -94,7 +95,7 @@ class Dask:
         if isinstance(error, KilledWorker):
             times = error.allowed_failures + 1
             said = f"its worker was killed, {times} time{'s' if times > 1 else ''}, perhaps for lack of memory"
-            return [(key, Outcome(said, again=False))]
+            return [(key, Outcome(said))]
         if error is not None:
             return [(key, Outcome(f"{type(error).__name__}: {error}"))]
         return [(key, future.result())]

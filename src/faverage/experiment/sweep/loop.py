@@ -98,7 +98,7 @@ def _take_in(board: Board, key: str, outcome: Outcome, retries: int, say: Callab
     if not outcome.error:
         board.finished(key, outcome)
         return
-    again = outcome.again and board.attempts[key] <= retries
+    again = board.attempts[key] <= retries
     say(f"{_name(board, key)}: {outcome.error}" + ("; it is tried again" if again else ""))
     if again:
         board.state[key] = "waiting"

@@ -9,10 +9,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
-from faverage.experiment.config import _read as read_yaml
-from faverage.experiment.run import _versions as versions
-from faverage.experiment.run import digest
+from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig, read_yaml
+from faverage.experiment.run import digest, versions
 
 __all__ = ["Cell", "Plan", "Task", "label_of", "value_of"]
 

@@ -36,14 +36,12 @@ class Outcome:
         record: the results of a run.
         seconds: it took.
         warnings: that came up.
-        again: whether it makes sense to try again.
     """
 
     error: str = ""
     record: dict[str, Any] | None = None
     seconds: float = 0.0
     warnings: list[str] = field(default_factory=list)
-    again: bool = True
 
 
 def carry_out(task: Task, out: Path, mark: str) -> Outcome:
