@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -88,32 +89,30 @@ def test_a_run_by_two_has_the_metrics_of_a_run_by_one(drawn_photos: Path, undist
     }
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_process_ends_the_run_with_words_and_it_goes_on(
-    lost: int, drawn_photos: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    ended = run_two(drawn_photos, tmp_path, LOSE=f"{lost}:2")
-    assert ended.returncode != 0 and not (tmp_path / "results.json").exists()
+@pytest.fixture(scope="module", params=[0, 1], ids=["first", "second"])
+def lost(request: pytest.FixtureRequest, drawn_photos: Path) -> tuple[int, Path]:
+    """A run whose first or second process is killed after the third epoch."""
+    out = drawn_photos / f"lost-{request.param}"
+    ended = run_two(drawn_photos, out, LOSE=f"{request.param}:2")
+    assert ended.returncode != 0 and not (out / "results.json").exists()
     words = " ".join(ended.stderr.split())
     assert "another process of this run was lost" in words and "the same command goes on from there" in words, words
     assert "Traceback" not in words, words
-    again = run_two(drawn_photos, tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert numbers(tmp_path) == numbers(undisturbed)
-    expected = base(undisturbed)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in base(tmp_path).items())
+    return request.param, out
 
 
-def test_it_goes_on_with_another_number_of_processes(drawn_photos: Path, undisturbed: Path, tmp_path: Path) -> None:
-    assert run_two(drawn_photos, tmp_path, LOSE="1:2").returncode != 0
-    (file,) = tmp_path.glob("work/*/base-checkpoint.safetensors")
-    before = file.stat().st_mtime_ns
-    done = run_two(drawn_photos, tmp_path, devices=1)
-    assert done.returncode == 0 and "starts anew" not in done.stderr, done.stderr
-    assert file.stat().st_mtime_ns > before
-    expected = base(undisturbed)
-    for name, tensor in base(tmp_path).items():
-        assert torch.allclose(tensor.double(), expected[name].double(), rtol=1e-5, atol=1e-5), name
+def test_a_run_with_a_lost_process_goes_on(
+    lost: tuple[int, Path], drawn_photos: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """With two processes again it ends as an undisturbed run, bit for bit; with one, but for rounding."""
+    which, out = lost
+    shutil.copytree(out, tmp_path / "out")
+    again = run_two(drawn_photos, tmp_path / "out", devices=2 - which)
+    assert again.returncode == 0 and "starts anew" not in again.stderr, again.stderr
+    assert numbers(tmp_path / "out") == numbers(undisturbed)
+    expected, rounding = base(undisturbed), 0.0 if which == 0 else 1e-5
+    for name, tensor in base(tmp_path / "out").items():
+        assert torch.allclose(tensor.double(), expected[name].double(), rtol=rounding, atol=rounding), name
 
 
 class Three(Team):
