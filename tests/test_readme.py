@@ -81,6 +81,7 @@ def test_block_runs(block: str, tmp_path, monkeypatch, capsys) -> None:
         "docs/scaling.md",
         "docs/serve.md",
         "docs/sweeps.md",
+        "docs/views.md",
     ],
 )
 def test_links_and_commands_exist(page: str) -> None:
