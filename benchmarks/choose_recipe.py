@@ -25,6 +25,7 @@ from faverage.experiment.features import base_heads
 from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.fscil import ViewLearner, session_metrics
 from faverage.fscil.heads import unit
+from faverage.fusion import get_fuser
 from faverage.vision import BaseModel, extract_features, hold_out, train_base
 
 TRAININGS: dict[str, dict[str, Any]] = {
@@ -33,8 +34,15 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "turned": {"head": "cosine", "turned": True},
 }
 TURNS = ["plain", "turn-1", "turn-2", "turn-3"]
+PER_CLASS = {"structure": "per_class", "output": "power"}
+FUSERS: dict[str, Any] = {
+    **{name: name for name in ("prototypes", "arithmetic", "geometric", "log-pool", "logistic", "afa")},
+    "afa, power": get_fuser("afa-paper", **PER_CLASS, epochs=40),
+    "afa, geometric power": get_fuser("afa-paper", **PER_CLASS, means=["geometric"], epochs=40),
+    "afa, chosen by itself": get_fuser("afa"),
+}
 SETTINGS: dict[str, list[Any]] = {
-    "fuser": ["prototypes", "arithmetic", "geometric", "log-pool", "logistic", "afa"],
+    "fuser": list(FUSERS),
     "spread": [1.0],
     "calibration": [0.0],
     "balance": [1.0],
@@ -93,8 +101,8 @@ class Pretend:
         y_held, y_new = self.labels[self.held], self.labels[self.new]
         memory = np.concatenate([rng.permutation(np.flatnonzero(y_held == c))[:MEMORY] for c in range(self.n_known)])
         shots = np.concatenate([rng.permutation(np.flatnonzero(y_new == c))[:5] for c in np.unique(y_new)])
-        options = {name: setting[name] for name in ("fuser", "spread", "calibration", "balance")}
-        learner = ViewLearner(setting["views"], seed=draw, **options)
+        options = {name: setting[name] for name in ("spread", "calibration", "balance")}
+        learner = ViewLearner(setting["views"], FUSERS[setting["fuser"]], seed=draw, **options)
         chosen = [seen["heads"][v] for v in setting["places"]]
         learner.fit_base(
             seen["held"][memory][:, columns],
