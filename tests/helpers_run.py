@@ -27,8 +27,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def command(*arguments: object) -> Any:
-    """Run ``faverage run``; a traceback is never the answer to a person's mistake."""
-    result = CliRunner().invoke(app, ["run", *map(str, arguments)])
+    return invoke("run", *arguments)
+
+
+def invoke(*arguments: object) -> Any:
+    """Run ``faverage``; a traceback is never the answer to a person's mistake."""
+    result = CliRunner().invoke(app, [*map(str, arguments)])
     assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
     return result
 

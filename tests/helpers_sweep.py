@@ -9,11 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
-from faverage.cli import app
 from faverage.experiment.sweep import work
 from faverage.experiment.sweep.plan import Task
+from helpers_run import invoke, said  # noqa: F401
 
 # 12 runs, 2 base sessions
 SMALL = (
@@ -30,14 +28,7 @@ TROUBLE = {
 
 
 def command(*arguments: object) -> Any:
-    """Run ``faverage sweep``; a traceback is never the answer to a person's mistake."""
-    result = CliRunner().invoke(app, ["sweep", *map(str, arguments)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
-    return result
-
-
-def said(result: Any) -> str:
-    return " ".join(result.stderr.split())
+    return invoke("sweep", *arguments)
 
 
 def written(folder: Path, text: str = SMALL) -> Path:

@@ -113,7 +113,10 @@ def test_failing_runs_and_killed_workers_cost_one_run_each(
 
 def test_a_killed_sweep_goes_on(whole: Path, tmp_path: Path) -> None:
     file, out = written(tmp_path), bases_from(whole, tmp_path / "out")
-    code = "import helpers_sweep as h; from faverage.experiment.sweep import loop; loop.carry_out = h.slow; h.app()"
+    code = (
+        "import helpers_sweep; from faverage.cli import main; from faverage.experiment.sweep import loop;"
+        "loop.carry_out = helpers_sweep.slow; main()"
+    )
     arguments = [sys.executable, "-c", code, "sweep", str(file), "--out", str(out), "--jobs", "2"]
     paths = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     tests = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
@@ -122,6 +125,7 @@ def test_a_killed_sweep_goes_on(whole: Path, tmp_path: Path) -> None:
     while process.poll() is None and len(list(out.glob("runs/*.json"))) < 4:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+    assert process.poll() is None, "it ended by itself"
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "sweep.json").exists()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faverage.fscil import CosineHead, ViewLearner
+from faverage.fscil import CosineHead, FewShotLearner, ViewLearner
 from faverage.fscil.heads import calibrated, unit
 from helpers_run import command, said
 
@@ -116,6 +116,15 @@ def test_base_heads_that_are_cosines() -> None:
     assert np.allclose(np.log(scores[:, 0, :4]), 16 * cosines - np.log(np.exp(16 * cosines).sum(1))[:, None], atol=1e-3)
     logits = X[:3, D:] @ heads[1][0].T
     assert np.allclose(scores[:, 2, :4], np.exp(logits) / np.exp(logits).sum(1, keepdims=True), atol=1e-4)
+
+
+def test_a_cosine_head_is_kept_on_disk(tmp_path: Path) -> None:
+    X, y = examples([0, 1, 2], 60, 0, (1.0,))
+    head = CosineHead(np.random.default_rng(0).normal(size=(3, D)).astype(np.float32), 9.0)
+    learner = FewShotLearner(balance=2.0).fit_base(X, y, head=head).learn_session(*examples([5], 5, 1, (1.0,)))
+    again = FewShotLearner.load(learner.save(tmp_path / "learner"))
+    assert again.heads[0].scale == 9.0 and again.balance == 2.0
+    assert np.array_equal(again.predict_proba(X), learner.predict_proba(X))
 
 
 def test_bad_input_is_refused() -> None:

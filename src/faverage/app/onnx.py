@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from faverage.app.model import Model
 from faverage.app.names import ModelError
-from faverage.fscil import FewShotLearner, LinearHead, PrototypeHead
+from faverage.fscil import CosineHead, FewShotLearner, LinearHead, PrototypeHead
 from faverage.network import AFA
 from faverage.storage import replacing
 from faverage.vision import BaseModel, Evaluate
@@ -219,10 +219,13 @@ class _Head(nn.Module):
         return torch.cat([part for part, width in zip(parts, (self.first, 1, after), strict=True) if width], 1)
 
 
-def _head(head: LinearHead | PrototypeHead, n_classes: int) -> _Head:
+def _head(head: LinearHead | CosineHead | PrototypeHead, n_classes: int) -> _Head:
     """Return a head as tensors: softmin of τ ‖z − p‖² is softmax of 2τ z·p − τ ‖p‖², as ‖z‖² is the same for all p."""
     if isinstance(head, LinearHead):
         return _Head(torch.from_numpy(head.weight), torch.from_numpy(head.bias), 0, n_classes, normed=False)
+    if isinstance(head, CosineHead):
+        weight = head.scale * torch.nn.functional.normalize(torch.from_numpy(head.weight))
+        return _Head(weight, torch.zeros(len(weight)), 0, n_classes, normed=True)
     p = torch.from_numpy(np.asarray(head.prototypes, dtype=np.float32))
     tau = head.temperature
     return _Head(2 * tau * p, -tau * p.square().sum(1), head.first, n_classes, normed=True)

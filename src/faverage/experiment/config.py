@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from faverage.data import benchmark_names
 from faverage.experiment.settings import FLOATS, ConfigError, as_float, check_settings
-from faverage.fscil.learner import METHODS as FEW_SHOT
+from faverage.fscil.fusers import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
 
 __all__ = ["AFTER_BASE", "ALL_METHODS", "DEFAULT_METHODS", "RECIPES", "ConfigError", "RunConfig", "read_yaml"]
@@ -75,10 +75,9 @@ class RunConfig:
             command line takes that many of them, from the first.
         hold_out: images of each base class kept for rehearsal.
         stand_ins: examples that stand in for each new class in rehearsal.
-        spread: how wide they lie around their prototype, in units of base classes; with several views.
-        calibration: share in which new prototypes are drawn towards similar base classes; with several views.
-        balance: how much stand-ins count against base images: the trade between new and base classes; with several
-            views.
+        spread: how wide they lie around their prototype, in units of base classes.
+        calibration: share in which new prototypes are drawn towards similar base classes.
+        balance: how much stand-ins count against base images: the trade between new and base classes.
         temperature: of the prototype heads; None learns it.
         threshold: of the padding.
         devices: processes on each machine that share base training and extraction, a GPU each, or all on its CPU.

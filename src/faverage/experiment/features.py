@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from faverage.experiment.rows import Rows
 if TYPE_CHECKING:
     from faverage.vision import BaseModel, Shards, Team
 
-__all__ = ["Features", "features_of_benchmark", "features_of_file", "train_on"]
+__all__ = ["Features", "base_heads", "features_of_benchmark", "features_of_file", "train_on"]
 
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, of how much (0: not known)
@@ -132,8 +131,7 @@ def features_of_benchmark(config: RunConfig, work: Path, progress: Progress, tea
     seconds = time.perf_counter() - start
     team.first_does(lambda: model.save(work / "base.safetensors"))
     progress("extracting features", 0, 0)
-    views = "" if config.views == ("plain",) else f"-{hashlib.sha256('; '.join(config.views).encode()).hexdigest()[:8]}"
-    folder = work / (f"features{views}" if config.draws == 1 else f"features-with-spare{views}")
+    folder = work / ("features" if config.draws == 1 else "features-with-spare")
     options: dict[str, Any] = {"transform": model.transform, "device": config.device, "team": team, "progress": True}
     stored = store_features(model.backbone, pictures.images, wanted, folder=folder, views=config.views, **options)
 

@@ -76,24 +76,11 @@ def run_method(method: str, features: Features, config: RunConfig) -> dict[str, 
 
 def learner_of(method: str, config: RunConfig) -> FewShotLearner | ViewLearner:
     """Return the learner of a fuser in a run, before it learned anything."""
+    names = ("spread", "balance", "calibration", "temperature", "seed")
+    options: dict[str, Any] = {"draws": config.stand_ins, **{name: getattr(config, name) for name in names}}
     if config.many:
-        return ViewLearner(
-            config.views,
-            fuser=method,
-            draws=config.stand_ins,
-            spread=config.spread,
-            calibration=config.calibration,
-            balance=config.balance,
-            temperature=config.temperature,
-            seed=config.seed,
-        )
-    return FewShotLearner(
-        fuser=method,
-        draws=config.stand_ins,
-        temperature=config.temperature,
-        threshold=config.threshold,
-        seed=config.seed,
-    )
+        return ViewLearner(config.views, fuser=method, **options)
+    return FewShotLearner(fuser=method, threshold=config.threshold, **options)
 
 
 def _finish(

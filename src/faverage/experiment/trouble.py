@@ -39,7 +39,9 @@ def explain(error: BaseException, out: Path, stage: str) -> str | None:
         out: the folder of the results.
         stage: what was being done, such as ``extracting features``.
     """
-    if type(error).__name__ == "OtherFailed":
+    from faverage.vision import OtherFailed
+
+    if isinstance(error, OtherFailed):
         return ""
     if isinstance(error, ConfigError | DataError):
         return str(error)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from faverage.fscil.heads import LinearHead, PrototypeHead
+from faverage.fscil.heads import CosineHead, LinearHead, PrototypeHead
 from faverage.fscil.images import ImageBackbone
 from faverage.fscil.learner import FewShotLearner
 from faverage.fscil.memory import Memory
@@ -27,6 +27,9 @@ OPTIONS = (
     "fuser_options",
     "rehearsal",
     "draws",
+    "spread",
+    "balance",
+    "calibration",
     "temperature",
     "padding",
     "threshold",
@@ -47,8 +50,8 @@ def save_learner(learner: FewShotLearner, folder: Path) -> Path:
         json.dumps([learner.classes, learner.training])
     except TypeError:
         raise ValueError("class labels and training options must be text or numbers to be saved") from None
-    linear, *later = learner.heads
-    assert isinstance(linear, LinearHead)
+    first, *later = learner.heads
+    assert not isinstance(first, PrototypeHead)
     eyes = learner.backbone
     model = eyes.model if isinstance(eyes, ImageBackbone) else None
     config = {
@@ -57,6 +60,7 @@ def save_learner(learner: FewShotLearner, folder: Path) -> Path:
         "backbone_name": eyes.name if isinstance(eyes, ImageBackbone) else None,
         "classes": learner.classes,
         "sessions": [len(session) for session in learner.sessions],
+        "scale": first.scale if isinstance(first, CosineHead) else None,
         "tau": learner.tau,
         "length": learner.memory.length,
         "heads": [[head.first, head.n_classes] for head in later if isinstance(head, PrototypeHead)],
@@ -64,8 +68,8 @@ def save_learner(learner: FewShotLearner, folder: Path) -> Path:
     }
     memory = learner.memory
     arrays = {
-        "weight": linear.weight,
-        "bias": linear.bias,
+        "weight": first.weight,
+        **({"bias": first.bias} if isinstance(first, LinearHead) else {}),
         "prototypes": learner.prototypes,
         "base": memory.base,
         "base_labels": memory.base_labels,
@@ -121,7 +125,8 @@ def load_learner(folder: Path, backbone: Callable[[Any], Any] | None, device: st
         learner.memory = Memory(
             arrays["base"], arrays["base_labels"], arrays["residuals"], config["length"], dict(sorted(shots.items()))
         )
-        learner.heads = [LinearHead(arrays["weight"], arrays["bias"])]
+        weight, scale = arrays["weight"], config.get("scale")
+        learner.heads = [LinearHead(weight, arrays["bias"]) if scale is None else CosineHead(weight, scale)]
         learner.heads += [PrototypeHead(learner.prototypes[a:b], learner.tau, a) for a, b in config["heads"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} does not hold a learner of this version: {error}") from None

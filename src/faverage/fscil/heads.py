@@ -128,8 +128,10 @@ def calibrated(new: Array, base: Array, *, share: float, sharpness: float = 16.0
     return np.asarray((1 - share) * new + share * weights @ base, dtype=new.dtype)
 
 
-def as_head(head: tuple[ArrayLike, ArrayLike]) -> LinearHead:
-    """Return W and b as a head."""
+def as_head(head: tuple[ArrayLike, ArrayLike] | CosineHead) -> LinearHead | CosineHead:
+    """Return W and b as a head; a head stays as it is."""
+    if isinstance(head, CosineHead):
+        return head
     return LinearHead(np.asarray(head[0], dtype=np.float32), np.asarray(head[1], dtype=np.float32))
 
 
@@ -141,4 +143,4 @@ def fit_head(features: Array, numbers: Array, n_classes: int) -> LinearHead:
     weight, bias = model.coef_, model.intercept_
     if n_classes == 2:
         weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
-    return as_head((weight, bias))
+    return LinearHead(weight.astype(np.float32), bias.astype(np.float32))

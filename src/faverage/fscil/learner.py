@@ -10,27 +10,28 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from faverage.align import Padding
-from faverage.explain import Explanation, explain
-from faverage.fscil.heads import LinearHead, PrototypeHead, as_head, fit_head, learn_temperature, unit
+from faverage.explain import Explanation
+from faverage.fscil.fusers import ALONE, check_fuser, explain_fuser, most_probable, new_fuser
+from faverage.fscil.heads import (
+    CosineHead,
+    LinearHead,
+    PrototypeHead,
+    as_head,
+    calibrated,
+    fit_head,
+    learn_temperature,
+    unit,
+)
 from faverage.fscil.images import ImageBackbone, as_backbone
 from faverage.fscil.memory import Memory, Rehearsal
-from faverage.fusion import Fuser, get_fuser
+from faverage.fusion import Fuser
 
 if TYPE_CHECKING:
     from faverage.vision import BaseModel
 
-__all__ = ["METHODS", "FewShotLearner"]
+__all__ = ["FewShotLearner"]
 
 Array = NDArray[Any]
-
-# name of a method -> fuser, its options, and the rehearsal where it is not the learner's
-METHODS: dict[str, tuple[str, dict[str, Any], Rehearsal | None]] = {
-    "afa": ("afa-paper", {"structure": "per_class", "epochs": 40}, None),
-    "afa-paper": ("afa-paper", {"epochs": 40}, "shots"),
-    # two heads that disagree are a tie: by the first class the paper's numbers come back, by the mean they do not
-    "vote": ("vote", {"ties": "first"}, None),
-}
-RULES = ("arithmetic", "geometric", "harmonic", "power", "vote")
 
 
 class FewShotLearner:
@@ -50,6 +51,10 @@ class FewShotLearner:
         rehearsal: ``residual`` or ``shots``, see ``faverage.fscil.memory``; by default residual, but shots for
             ``afa-paper``.
         draws: stand-ins for each new class, with ``residual``.
+        spread: how wide they lie around their prototype, in units of base classes.
+        balance: how much a new class's example counts in rehearsal: above 1, new classes are found more often, and base
+            classes less.
+        calibration: share in which prototypes of new classes are drawn towards similar base classes.
         temperature: τ of the prototype heads; None learns it on the held-out base features.
         padding: how heads are padded with classes that they do not know, for fusers that take no gaps.
         threshold: t of the padding ``inlierness``.
@@ -79,6 +84,9 @@ class FewShotLearner:
         fuser_options: dict[str, Any] | None = None,
         rehearsal: Rehearsal | None = None,
         draws: int = 50,
+        spread: float = 1.0,
+        balance: float = 1.0,
+        calibration: float = 0.0,
         temperature: float | None = None,
         padding: Padding = "inlierness",
         threshold: float = 0.5,
@@ -88,8 +96,7 @@ class FewShotLearner:
         device: str = "auto",
         seed: int = 0,
     ) -> None:
-        if isinstance(fuser, str) and fuser not in ("prototypes", "no-fine-tuning"):
-            get_fuser(METHODS.get(fuser, (fuser, {}, None))[0])
+        check_fuser(fuser)
         if rehearsal not in (None, "residual", "shots"):
             raise ValueError(f"rehearsal must be 'residual' or 'shots', got {rehearsal!r}")
         if scope not in ("all", "session"):
@@ -98,15 +105,23 @@ class FewShotLearner:
             raise ValueError(f"temperature must be a finite number > 0, got {temperature!r}")
         if draws < 1 or hold_out < 1:
             raise ValueError(f"draws and hold_out must be at least 1, got {draws!r} and {hold_out!r}")
+        for name, value, least, most in (
+            ("spread", spread, 0.0, np.inf),
+            ("balance", balance, 1e-6, np.inf),
+            ("calibration", calibration, 0.0, 1.0),
+        ):
+            if not least <= value <= most:
+                raise ValueError(f"{name} must lie in {least:g} … {most:g}, got {value!r}")
         self.training, self.device = dict(training or {}), device
         self.backbone = as_backbone(backbone, self.training, device)
         self.fuser, self.fuser_options = fuser, dict(fuser_options or {})
         self.rehearsal, self.draws, self.temperature = rehearsal, draws, temperature
+        self.spread, self.balance, self.calibration = spread, balance, calibration
         self.padding: Padding = padding
         self.threshold, self.scope, self.hold_out, self.seed = threshold, scope, hold_out, seed
         self.classes: list[Any] = []
         self.sessions: list[list[Any]] = []
-        self.heads: list[LinearHead | PrototypeHead] = []
+        self.heads: list[LinearHead | CosineHead | PrototypeHead] = []
         self.fitted: Fuser | None = None
 
     def fit_base(
@@ -114,7 +129,7 @@ class FewShotLearner:
         X: ArrayLike,
         y: Sequence[Any] | Array,
         *,
-        head: tuple[ArrayLike, ArrayLike] | None = None,
+        head: tuple[ArrayLike, ArrayLike] | CosineHead | None = None,
         prototypes: ArrayLike | None = None,
     ) -> Self:
         """Learn the base classes.
@@ -122,7 +137,8 @@ class FewShotLearner:
         Args:
             X: images, or features ``(n, d)`` without a backbone.
             y: labels of any type.
-            head: W ``(C, d)`` and b ``(C,)`` of a linear head for the sorted classes; by default one is fitted.
+            head: W ``(C, d)`` and b ``(C,)`` of a linear head for the sorted classes, or a ``CosineHead``; by default a
+                linear one is fitted.
             prototypes: ``(C, d)``, means of normalised features of the sorted classes. X is then the memory: features
                 that neither head nor prototypes were made from.
         """
@@ -203,9 +219,7 @@ class FewShotLearner:
 
     def predict(self, X: ArrayLike) -> Array:
         """Return the most probable label ``(n,)``."""
-        labels = np.empty(len(self.classes), dtype=object)
-        labels[:] = self.classes
-        return np.array(labels[self.predict_proba(X).argmax(1)].tolist())
+        return most_probable(self.predict_proba(X), self.classes)
 
     def head_scores(self, X: ArrayLike) -> Array:
         """Return what each head says: ``(n, K, N)``, NaN for classes that came after it (or before, by scope)."""
@@ -214,13 +228,7 @@ class FewShotLearner:
     def explain(self) -> Explanation:
         """Return which head is trusted for which class, and with which mean."""
         models = ["base", *(f"session {k}" for k in range(1, len(self.heads)))]
-        network = getattr(self.fitted, "network", None)
-        if network is not None and hasattr(network, "branches"):
-            return explain(network, models=models, classes=self.classes)
-        if self.fitted is not None and hasattr(self.fitted, "explain"):
-            explanation: Explanation = self.fitted.explain(models=models, classes=self.classes)
-            return explanation
-        raise ValueError("explain needs a learned session and a fuser with weights to read: 'afa' or 'afa-paper'")
+        return explain_fuser(self.fitted, models, self.classes)
 
     def save(self, folder: str | Path) -> Path:
         """Write the learner to a folder, with a backbone that was given by name or as a ``BaseModel``."""
@@ -241,32 +249,27 @@ class FewShotLearner:
         """Take in the features of new classes, by label, and add their head; the fuser is not fitted."""
         first = len(self.classes)
         means = np.stack([unit(features).mean(0) for features in shots.values()])
+        means = calibrated(means, self.prototypes[: len(self.sessions[0])], share=self.calibration)
         self.memory.shots.update({first + i: features for i, features in enumerate(shots.values())})
         self.prototypes = np.concatenate([self.prototypes, means])
         self.classes, self.sessions = [*self.classes, *shots], [*self.sessions, list(shots)]
         start = 0 if self.scope == "all" else first
         self.heads = [*self.heads, PrototypeHead(self.prototypes[start:], self.tau, start)]
 
-    def move_prototypes(self, prototypes: Array) -> None:
-        """Put others in the place of all prototypes ``(N, d)``; the newest head uses them, the fuser is not fitted."""
-        newest = self.heads[-1]
-        if not isinstance(newest, PrototypeHead) or prototypes.shape != self.prototypes.shape:
-            raise ValueError(f"expected {self.prototypes.shape} prototypes after a session, got {prototypes.shape}")
-        self.prototypes = prototypes
-        self.heads = [*self.heads[:-1], PrototypeHead(prototypes[newest.first :], self.tau, newest.first)]
+    def rehearse(self, rehearsal: Rehearsal | None) -> tuple[Array, Array, Array]:
+        """Return features, labels and weights that a fuser of this session learns from."""
+        rng = np.random.default_rng([self.seed, len(self.heads)])
+        options: dict[str, Any] = {"spread": self.spread, "balance": self.balance}
+        kind = self.rehearsal or rehearsal or "residual"
+        return self.memory.rehearse(kind, self.prototypes, self.draws, rng, **options)
 
     def _fit_fuser(self) -> Fuser | None:
-        if self.fuser in ("prototypes", "no-fine-tuning"):
+        if self.fuser in ALONE:
             return None
-        name, options, rehearsal = METHODS.get(str(self.fuser), (self.fuser, {}, None))
-        options = {**options, **(self.fitted.settled() if self.fitted is not None else {}), **self.fuser_options}
-        if name in RULES:
-            options = {"padding": self.padding, "threshold": self.threshold, **options}
-        fuser = get_fuser(name, **options)
+        padding = {"padding": self.padding, "threshold": self.threshold}
+        fuser, rehearsal = new_fuser(self.fuser, self.fitted, self.fuser_options, **padding)
         if fuser.trains:
-            kind = self.rehearsal or rehearsal or "residual"
-            rng = np.random.default_rng([self.seed, len(self.heads)])
-            features, labels, weight = self.memory.rehearse(kind, self.prototypes, self.draws, rng)
+            features, labels, weight = self.rehearse(rehearsal)
             fuser.fit(self._scores_of(features), labels, weight)
         return fuser
 

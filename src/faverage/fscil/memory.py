@@ -52,12 +52,20 @@ class Memory:
         return cls(base, labels, unit(base) - prototypes[labels], length, {})
 
     def rehearse(
-        self, kind: Rehearsal, prototypes: Array, draws: int, rng: np.random.Generator, *, spread: float = 1.0
+        self,
+        kind: Rehearsal,
+        prototypes: Array,
+        draws: int,
+        rng: np.random.Generator,
+        *,
+        spread: float = 1.0,
+        balance: float = 1.0,
     ) -> tuple[Array, Array, Array]:
         """Return features, labels and weights to train a fuser on: all of the memory, and the new classes.
 
-        With ``residual`` each new class has ``draws`` stand-ins, as wide as ``spread`` says. Memories of the same
-        images in other views draw the same residuals from the same generator.
+        With ``residual`` each new class has ``draws`` stand-ins, as wide as ``spread`` says. Examples of new classes
+        count ``balance`` times. Memories of the same images in other views draw the same residuals from the same
+        generator.
         """
         features, labels = [self.base], [self.base_labels]
         for c, shots in self.shots.items():
@@ -72,4 +80,5 @@ class Memory:
             labels.append(np.full(len(new), c))
         y = np.concatenate(labels)
         weight = np.ones(len(y)) if kind == "residual" else 1 / np.bincount(y)[y]
+        weight[len(self.base) :] *= balance
         return np.concatenate(features), y, weight / weight.mean()

@@ -68,7 +68,7 @@ def check_forgettable(learner: FewShotLearner, label: Any) -> None:
 
 def _settles(learner: FewShotLearner) -> bool:
     """Whether a fuser keeps choices of the session before, so that every session has to be fitted in turn."""
-    from faverage.fscil.learner import METHODS
+    from faverage.fscil.fusers import METHODS
     from faverage.fusion.base import FUSERS
 
     name = learner.fuser.name if isinstance(learner.fuser, Fuser) else METHODS.get(learner.fuser, (learner.fuser,))[0]

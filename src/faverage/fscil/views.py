@@ -12,15 +12,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from faverage.explain import Explanation, explain
-from faverage.fscil.heads import CosineHead, LinearHead, PrototypeHead, calibrated
-from faverage.fscil.learner import METHODS, RULES, FewShotLearner
-from faverage.fusion import Fuser, get_fuser
+from faverage.explain import Explanation
+from faverage.fscil.fusers import ALONE, check_fuser, explain_fuser, most_probable, new_fuser
+from faverage.fscil.heads import CosineHead
+from faverage.fscil.learner import FewShotLearner
+from faverage.fusion import Fuser
 
 __all__ = ["ViewLearner"]
 
 Array = NDArray[Any]
-_ALONE = {"no-fine-tuning": 0, "prototypes": 1}  # methods that are one member
 
 
 class ViewLearner:
@@ -34,13 +34,8 @@ class ViewLearner:
         fuser: as for ``FewShotLearner``; ``prototypes`` and ``no-fine-tuning`` are those of the first view alone.
         fuser_options: options of the fuser.
         widths: columns of each view, where they differ, as with several backbones.
-        draws: stand-ins for each new class in rehearsal; a stand-in is drawn in all views at once.
-        spread: how wide stand-ins lie around their prototype, in units of base classes.
-        calibration: share in which prototypes of new classes are drawn towards similar base classes.
-        balance: how much a stand-in counts, against a held-out base image: above 1, new classes are found more often,
-            and base classes less.
-        temperature: τ of the prototypes; None learns one a view.
-        seed: of everything that is drawn.
+        **options: of ``FewShotLearner``, for every view: draws, spread, balance, calibration, temperature, seed … A
+            stand-in is drawn in all views at once.
 
     >>> rng = np.random.default_rng(0)
     >>> centres = rng.normal(size=(4, 16)) * 3
@@ -61,32 +56,18 @@ class ViewLearner:
         *,
         fuser_options: dict[str, Any] | None = None,
         widths: Sequence[int] | None = None,
-        draws: int = 50,
-        spread: float = 1.0,
-        calibration: float = 0.0,
-        balance: float = 1.0,
-        temperature: float | None = None,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
         if isinstance(views, str) or not views or len(set(views)) < len(views):
             raise ValueError(f"views must be a list of different names, got {views!r}")
         if widths is not None and (len(widths) != len(views) or min(widths) < 1):
             raise ValueError(f"widths must be {len(views)} numbers of columns, one a view, got {widths!r}")
-        for name, value, least, most in (
-            ("spread", spread, 0.0, np.inf),
-            ("calibration", calibration, 0.0, 1.0),
-            ("balance", balance, 1e-6, np.inf),
-        ):
-            if not least <= value <= most:
-                raise ValueError(f"{name} must lie in {least:g} … {most:g}, got {value!r}")
-        if isinstance(fuser, str) and fuser not in _ALONE:
-            get_fuser(METHODS.get(fuser, (fuser, {}, None))[0])
+        check_fuser(fuser)
+        FewShotLearner(fuser="prototypes", **options)  # whatever cannot be is refused now
         self.views, self.fuser, self.fuser_options = list(views), fuser, dict(fuser_options or {})
         self.widths = None if widths is None else list(widths)
-        self.draws, self.spread, self.calibration, self.balance = draws, spread, calibration, balance
-        self.temperature, self.seed = temperature, seed
+        self.options = options
         self.parts: list[FewShotLearner] = []
-        self.base_heads: list[LinearHead | CosineHead | PrototypeHead] = []
         self.fitted: Fuser | None = None
 
     @property
@@ -123,15 +104,9 @@ class ViewLearner:
         given = None if prototypes is None else self._split(np.asarray(prototypes), columns)
         self.parts, self.fitted = [], None
         for v, features in enumerate(self._split(np.asarray(X), columns)):
-            part = FewShotLearner(
-                fuser="prototypes", draws=self.draws, temperature=self.temperature, seed=self.seed
-            )  # the same seed: all views keep the same images for rehearsal
+            part = FewShotLearner(fuser="prototypes", **self.options)  # one seed: all views keep the same images
             own = None if head is None else head[v]
-            linear = (own.weight, np.zeros(len(own.weight))) if isinstance(own, CosineHead) else own
-            part.fit_base(features, y, head=linear, prototypes=None if given is None else given[v])
-            self.parts.append(part)
-        cosine = [one if isinstance(one, CosineHead) else None for one in head or self.views]
-        self.base_heads = [one or part.heads[0] for one, part in zip(cosine, self.parts, strict=True)]
+            self.parts.append(part.fit_base(features, y, head=own, prototypes=None if given is None else given[v]))
         return self
 
     def learn_session(self, X: ArrayLike, y: Sequence[Any] | Array) -> Self:
@@ -139,10 +114,7 @@ class ViewLearner:
         if not self.parts:
             raise ValueError("learn_session needs the base classes: call fit_base(X, y) first")
         for part, features in zip(self.parts, self._split(np.asarray(X)), strict=True):
-            known, base = len(part.classes), len(part.sessions[0])
             part.learn_session(features, y)
-            new = calibrated(part.prototypes[known:], part.prototypes[:base], share=self.calibration)
-            part.move_prototypes(np.concatenate([part.prototypes[:known], new]))
         self.fitted = self._fit_fuser()
         return self
 
@@ -155,52 +127,35 @@ class ViewLearner:
         if not self.parts:
             raise ValueError("the learner knows no classes yet: call fit_base(X, y) first")
         scores = self.member_scores(X)
-        if self.fuser in _ALONE:
-            return np.nan_to_num(scores[:, _ALONE[str(self.fuser)]])
+        if self.fuser in ALONE:
+            return np.nan_to_num(scores[:, ALONE.index(str(self.fuser))])
         if self.fitted is None:  # the base session alone: all base heads alike
             return np.asarray(scores[:, ::2].mean(1))
         return self.fitted.predict_proba(scores)
 
     def predict(self, X: ArrayLike) -> Array:
         """Return the most probable label ``(n,)``."""
-        labels = np.empty(len(self.classes), dtype=object)
-        labels[:] = self.classes
-        return np.array(labels[self.predict_proba(X).argmax(1)].tolist())
+        return most_probable(self.predict_proba(X), self.classes)
 
     def explain(self) -> Explanation:
         """Return which member is trusted for which class, and with which mean."""
-        network = getattr(self.fitted, "network", None)
-        if network is not None and hasattr(network, "branches"):
-            return explain(network, models=self.members, classes=self.classes)
-        if self.fitted is not None and hasattr(self.fitted, "explain"):
-            explanation: Explanation = self.fitted.explain(models=self.members, classes=self.classes)
-            return explanation
-        raise ValueError("explain needs a learned session and a fuser with weights to read: 'afa' or 'afa-paper'")
+        return explain_fuser(self.fitted, self.members, self.classes)
 
     def _fit_fuser(self) -> Fuser | None:
-        if self.fuser in _ALONE:
+        if self.fuser in ALONE:
             return None
-        name, options, _ = METHODS.get(str(self.fuser), (self.fuser, {}, None))
-        options = {**options, **(self.fitted.settled() if self.fitted is not None else {}), **self.fuser_options}
-        fuser = get_fuser(name, **({"padding": "inlierness", **options} if name in RULES else options))
+        fuser, _ = new_fuser(self.fuser, self.fitted, self.fuser_options, padding="inlierness")
         if fuser.trains:
-            n_base, rehearsed = len(self.parts[0].sessions[0]), []
-            for part in self.parts:
-                rng = np.random.default_rng([self.seed, len(self.parts[0].sessions)])
-                options = {"spread": self.spread}
-                features, y, weight = part.memory.rehearse("residual", part.prototypes, self.draws, rng, **options)
-                rehearsed.append(features)
-            weight = weight * np.where(y < n_base, 1.0, self.balance)
-            fuser.fit(self._scores(rehearsed), y, weight / weight.mean())
+            rehearsed = [part.rehearse("residual") for part in self.parts]
+            _, labels, weight = rehearsed[0]
+            fuser.fit(self._scores([features for features, _, _ in rehearsed]), labels, weight)
         return fuser
 
     def _scores(self, parts: Sequence[Array]) -> Array:
         scores = np.full((len(parts[0]), 2 * len(parts), len(self.classes)), np.nan, dtype=np.float32)
         for v, (part, features) in enumerate(zip(self.parts, parts, strict=True)):
-            base = self.base_heads[v]
-            own = part.heads[-1] if len(part.heads) > 1 else base
-            scores[:, 2 * v, : base.n_classes] = base.scores(features)
-            scores[:, 2 * v + 1, : own.n_classes] = own.scores(features)
+            for member, head in enumerate((part.heads[0], part.heads[-1])):
+                scores[:, 2 * v + member, : head.n_classes] = head.scores(features)
         return scores
 
     def _columns(self, X: Array) -> list[int]:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from faverage.fscil.fusers import most_probable
 from faverage.storage import read_tensors, write_tensors
 from faverage.vision import (
     Augment,
@@ -123,9 +124,7 @@ class Rival:
 
     def predict(self, X: Array) -> Array:
         """Return the most probable label ``(n,)``."""
-        labels = np.empty(len(self.classes), dtype=object)
-        labels[:] = self.classes
-        return np.array(labels[self.predict_proba(X).argmax(1)].tolist())
+        return most_probable(self.predict_proba(X), self.classes)
 
     def features(self, X: Array) -> Array:
         """Return features ``(n, d)`` of images under the evaluation transform."""

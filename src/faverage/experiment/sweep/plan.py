@@ -9,14 +9,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig, read_yaml
+from faverage.experiment.config import AFTER_BASE, RIVAL_METHODS, ConfigError, RunConfig, read_yaml
 from faverage.experiment.run import digest, versions
 
 __all__ = ["Cell", "Plan", "Task", "label_of", "value_of"]
 
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(RunConfig)}
-_OF_VIEWS = ("spread", "calibration", "balance")
-_LATE = ("stand_ins", "temperature", "threshold", *_OF_VIEWS)  # base training and extraction do not read them
+_LATE = tuple(name for name in AFTER_BASE if name != "views")  # base training and extraction do not read them
 _OF_RIVALS = ("recipe", "rival_epochs")
 _FIXED = {
     **dict.fromkeys(
@@ -149,7 +148,7 @@ def value_of(value: Any) -> str:
 def _tasks(config: RunConfig, method: str, found: dict[str, str]) -> Iterator[Task]:
     """Yield the runs of a cell, each after what it needs; options that the method does not read are left out."""
     rival = method in RIVAL_METHODS
-    names = (*_LATE, "turned", "views") if rival else (*_OF_RIVALS, *(() if config.many else _OF_VIEWS))
+    names = (*_LATE, "turned", "views") if rival else _OF_RIVALS
     unread = {name: _DEFAULTS[name] for name in names}
     recipe = {name: getattr(config, name) for name in _OF_RIVALS} if rival else {}
     for seed in config.seeds or (config.seed,):
