@@ -164,7 +164,7 @@ def test_in_the_fuser_of_the_paper(tmp_path: Path) -> None:
     ("call", "words"),
     [
         (lambda: AFA(2, 3, structure="block"), "structure 'block' needs groups"),
-        (lambda: AFA(2, 3, groups=2), "groups go with structure='block', got structure 'full'"),
+        (lambda: AFA(2, 3, groups=2), "groups go with structure='block' or 'tied', got structure 'full'"),
         (lambda: AFA(2, 3, structure="block", groups=[0, 1]), "for each of the 3 classes, got 2"),
         (lambda: AFA(2, 3, structure="block", groups=4), "between 1 and the 3 classes, got 4"),
         (lambda: AFA(2, 3, structure="block", groups=0), "between 1 and the 3 classes, got 0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,9 +32,10 @@ def test_the_fast_step_learns_what_the_plain_one_learns(backbone: str) -> None:
     assert np.allclose(plain.history["loss"], half.history["loss"], rtol=0.02)
 
 
-def test_training_on_turned_images() -> None:
+@pytest.mark.parametrize("lesson", [{"turned": True}, {"turned": True, "mix": 0.5, "contrast": 0.5}])
+def test_training_on_turned_images(lesson: dict[str, Any]) -> None:
     images, labels = drawn(256)
-    settings = {"device": "cuda", "epochs": 3, "lr": 0.001, "head": "cosine", "turned": True}
+    settings = {"device": "cuda", "epochs": 3, "lr": 0.001, "head": "cosine", **lesson}
     plain = quick(images, labels, **settings, precision="float32", compile=False, capture=False)
     fast = quick(images, labels, **settings)
     assert fast.config["ran"]["step"] == "compiled+captured"

@@ -91,7 +91,7 @@ def test_what_is_held_out_is_not_learned_from(
             seen["held"], seen["memory"], seen["shots"] = X, self.memory.base, self.memory.shots
             return super().predict_proba(X)
 
-    monkeypatch.setattr(held_out, "learner_of", lambda method, _: Seen(fuser=method))
+    monkeypatch.setattr(held_out, "learner_of", lambda method, *_: Seen(fuser=method))
     loss = held_out.held_out_loss("prototypes", features, config, 0)
     assert loss is not None and loss > 0
     learned = np.concatenate([seen["memory"], *seen["shots"].values()])

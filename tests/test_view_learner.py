@@ -64,16 +64,47 @@ def test_scores_of_members() -> None:
     assert early.predict_proba(X[:3]).shape == (3, 4) and (early.predict(X[:3]) == 0).all()
 
 
-def test_a_stand_in_is_the_same_image_in_all_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both views are copies of one another, so that their stand-ins must be, too."""
+@pytest.mark.parametrize("rehearsal", ["residual", "left-out"])
+def test_a_rehearsed_example_is_the_same_image_in_all_views(rehearsal: Any) -> None:
+    """Both views are copies of one another, so that what is rehearsed must be, too."""
     X, y = examples([0, 1, 2, 3], 90, 0, (1.0,))
-    learner = ViewLearner(["a", "b"], fuser="logistic").fit_base(np.tile(X, 2), y)
-    seen: list[Any] = []
-    scores_of = ViewLearner._scores
-    monkeypatch.setattr(ViewLearner, "_scores", lambda self, parts: seen.append(parts) or scores_of(self, parts))
+    learner = ViewLearner(["a", "b"], fuser="prototypes", rehearsal=rehearsal).fit_base(np.tile(X, 2), y)
     X, y = examples([4, 5], 5, 1, (1.0,))
     learner.learn_session(np.tile(X, 2), y)
-    assert len(seen[0][0]) == 4 * 15 + 2 * 50 and np.array_equal(*seen[0])
+    first, second = (part.rehearse()[0] for part in learner.parts)
+    assert len(first) == 4 * 15 + 2 * (50 if rehearsal == "residual" else 5)
+    assert np.array_equal(first, second, equal_nan=True)
+
+
+def test_a_shot_that_is_left_out_is_scored_as_if_it_had_not_been_there() -> None:
+    X, y = examples([0, 1, 2, 3], 90, 0, (1.0,))
+    new_X, new_y = examples([4, 5], 5, 1, (1.0,))
+    options: dict[str, Any] = {"fuser": "prototypes", "rehearsal": "left-out", "calibration": 0.2}
+    learner = FewShotLearner(**options).fit_base(X, y).learn_session(new_X, new_y)
+    scores, labels, weight = learner.rehearse()
+    assert labels[60:].tolist() == new_y.tolist() and weight[-1] == pytest.approx(3 * weight[0])
+    for i in range(10):
+        rest = np.arange(10) != i
+        without = FewShotLearner(**options).fit_base(X, y).learn_session(new_X[rest], new_y[rest])
+        assert np.allclose(without.head_scores(new_X[i : i + 1])[0, -1], scores[60 + i, -1], atol=1e-5)
+    assert np.allclose(scores[:60], learner.head_scores(learner.memory.base), equal_nan=True)
+
+
+def test_a_class_of_one_shot_is_rehearsed_by_stand_ins() -> None:
+    learner = FewShotLearner(rehearsal="left-out").fit_base(*examples([0, 1, 2, 3], 90, 0))
+    X, y = examples([4, 5], 5, 1)
+    learner.learn_session(X[4:], y[4:])
+    _, labels, weight = learner.rehearse()
+    assert np.bincount(labels)[4:].tolist() == [50, 5]
+    assert np.bincount(labels, weight) == pytest.approx(weight.sum() / 6)
+
+
+def test_weights_of_a_kind_of_class_are_shared() -> None:
+    learner = taught()
+    shares = np.array([row[2] for row in learner.explain().models.rows]).reshape(8, 4)
+    assert (shares[:4] == shares[0]).all() and (shares[4:] == shares[4]).all() and not (shares[0] == shares[4]).all()
+    own = taught(fuser_options={"structure": "per_class"}).explain().models.rows
+    assert len({round(row[2], 9) for row in own}) > 8
 
 
 def test_views_of_different_widths() -> None:

@@ -25,7 +25,7 @@ def test_views_are_what_their_names_say() -> None:
     assert torch.equal(View.parse("mirror, turn-1")(image), torch.rot90(image.flip(3), 1, (2, 3)))
     zoomed = View(zoom=0.5)(image)
     assert zoomed.shape == image.shape and zoomed[0, 0].mean() == pytest.approx(7.5) and zoomed.min() == 5
-    names = ["plain", "mirror", "turn-3", "mirror, turn-2, zoom-0.75"]
+    names = ["plain", "mirror", "turn-3", "both", "both, turn-1", "mirror, turn-2, zoom-0.75"]
     assert [view.name for view in get_views(names)] == names
 
 
@@ -38,8 +38,17 @@ def test_features_of_views_are_side_by_side() -> None:
     assert np.allclose(both[:, 3:], extract_features(Corner(), images[:, ::-1, ::-1].copy(), **options), atol=1e-6)
 
 
+def test_both_sides_of_an_image_are_averaged() -> None:
+    images, _ = drawn(6)
+    options: dict[str, Any] = {"transform": Evaluate(16), "device": "cpu"}
+    sides = extract_features(Corner(), images, views=["turn-1", "mirror, turn-1"], **options).reshape(6, 2, 3)
+    both = extract_features(Corner(), images, views=["both, turn-1"], **options)
+    assert np.allclose(both, sides.mean(1), atol=1e-6) and not np.allclose(both, sides[:, 0])
+
+
 @pytest.mark.parametrize(
-    "views", [[], "plain", ["turn-4"], ["zoom-1.5"], ["plain", "plain"], ["upside down"], ["zoom-0.1"]]
+    "views",
+    [[], "plain", ["turn-4"], ["zoom-1.5"], ["plain", "plain"], ["upside down"], ["zoom-0.1"], ["both, mirror"]],
 )
 def test_views_that_cannot_be_are_refused(views: Any) -> None:
     with pytest.raises(ValueError, match="view"):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from faverage.blocks import Blocks, Groups, GroupSpec
 from faverage.means import Mean
-from faverage.rows import Constraint, Rows
+from faverage.rows import Constraint, Rows, Tied
 
 
 class Sized(Protocol):
@@ -22,6 +22,7 @@ class Sized(Protocol):
     n_outputs: int
     structure: Any
     groups: Groups | None
+    tied: Groups | None
 
 
 def check_scores(network: Sized, scores: Tensor, means: Sequence[Mean]) -> None:
@@ -47,6 +48,9 @@ def start_matrix(network: Sized, copies: int, each: float, *, simplex: bool, con
     n = network.n_outputs
     if network.groups is not None:
         return Blocks(network.groups, copies, each, simplex=simplex, constraint=constraint)
+    if network.tied is not None:
+        start = torch.full((len(set(network.tied.numbers)), copies), each)
+        return Tied(start, network.tied.numbers, simplex=simplex, constraint=constraint)
     if network.structure == "full":
         start = torch.eye(n).repeat(1, copies).mul_(each)
     else:
@@ -54,18 +58,19 @@ def start_matrix(network: Sized, copies: int, each: float, *, simplex: bool, con
     return Rows(start, simplex=simplex, constraint=constraint)
 
 
-def check_groups(structure: str, groups: GroupSpec | Groups | None, n: int) -> Groups | None:
-    """Return the groups of the structure ``block``, None for the others, or raise ValueError."""
-    if structure != "block":
+def check_groups(structure: str, groups: GroupSpec | Groups | None, n: int) -> tuple[Groups | None, Groups | None]:
+    """Return the groups of the structures ``block`` and ``tied``, None for another one, or raise ValueError."""
+    if structure not in ("block", "tied"):
         if groups is not None:
-            raise ValueError(f"groups go with structure='block', got structure {structure!r}")
-        return None
+            raise ValueError(f"groups go with structure='block' or 'tied', got structure {structure!r}")
+        return None, None
     if groups is None:
+        proposed = " (groups_by_confusion proposes them)" if structure == "block" else ""
         raise ValueError(
-            "structure 'block' needs groups: a group number for each class (groups_by_confusion proposes them), or how "
-            "many groups"
+            f"structure {structure!r} needs groups: a group number for each class{proposed}, or how many groups"
         )
-    return groups if isinstance(groups, Groups) else Groups(groups, n)
+    found = groups if isinstance(groups, Groups) else Groups(groups, n)
+    return (found, None) if structure == "block" else (None, found)
 
 
 def check_sizes(n_models: int, n_outputs: int) -> tuple[int, int]:

@@ -134,7 +134,8 @@ def run(
     epochs: Annotated[int | None, typer.Option(help="Epochs of the base session.")] = None,
     shots: Annotated[int | None, typer.Option(help="Examples of each new class.", show_default="5")] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="Rivals: shared backbone and epochs, or each paper's.", show_default="shared")
+        str | None,
+        typer.Option(help="shared; best: views, networks; paper: rivals' own.", show_default="shared"),
     ] = None,
     views: Annotated[
         int | None, typer.Option(help="How many of the settings' views to fuse; 1 is fast.", show_default="all")

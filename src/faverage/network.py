@@ -27,7 +27,7 @@ from faverage.rows import Constraint, Rows
 
 __all__ = ["AFA", "FAverage"]
 
-Structure = Literal["full", "per_class", "scalar", "block"]
+Structure = Literal["full", "per_class", "scalar", "block", "tied"]
 Output = Literal["softmax", "normalise", "power", "identity"]
 MeanSpec = str | Mean | Mapping[str, Any]
 
@@ -43,9 +43,11 @@ class FAverage(nn.Module):
         n_outputs: N, the number of classes (or of regression targets).
         mean: a mean, its name, or ``{"name": ..., **options}``.
         structure: ``full``, W is N x KN (the paper); ``block``, a class reads the classes of its own group only;
-            ``per_class``, one weight a model and class; ``scalar``, one weight a model.
+            ``per_class``, one weight a model and class; ``tied``, one a model and group of classes; ``scalar``, one
+            weight a model.
         constraint: how the rows of W are kept on the simplex: ``projection`` after each step, or a ``softmax``.
-        groups: for ``block``, a group number for each class, or a number of contiguous groups of about equal size.
+        groups: for ``block`` and ``tied``, a group number for each class, or a number of contiguous groups of about
+            equal size.
 
     >>> average = FAverage(n_models=2, n_outputs=3, mean="geometric", structure="scalar")
     >>> average(torch.tensor([[[0.8, 0.1, 0.1], [0.2, 0.4, 0.4]]]))
@@ -66,15 +68,16 @@ class FAverage(nn.Module):
         self.n_models, self.n_outputs = check_sizes(n_models, n_outputs)
         self.mean = get_mean(mean)
         self.structure = choice("structure", structure, Structure)
-        self.groups = check_groups(self.structure, groups, self.n_outputs)
+        self.groups, self.tied = check_groups(self.structure, groups, self.n_outputs)
         each, constraint = 1 / self.n_models, choice("constraint", constraint, Constraint)
         self.weights = start_matrix(self, self.n_models, each, simplex=True, constraint=constraint)
 
     @property
     def weight(self) -> Tensor:
-        """W: ``(N, K·N)`` full and block, ``(N, K)`` per_class, ``(1, K)`` scalar; column k·N + m: class m of model k.
+        """W: ``(N, K·N)`` full and block, ``(N, K)`` per_class and tied, ``(1, K)`` scalar.
 
-        That of ``block`` is made anew with its zeros; ``weights.stored()`` has the blocks alone.
+        Column k·N + m is class m of model k. The matrix of ``block`` is made anew with its zeros; ``weights.stored()``
+        has the blocks alone.
         """
         value: Tensor = self.weights()
         return value
@@ -108,14 +111,15 @@ class FAverage(nn.Module):
 class AFA(nn.Module):
     """Aggregated f-averages: several f-averages, mixed by non-negative weights (equations 6–8 of the paper).
 
-    Full AFA has J·N²·(K+1) parameters, block with groups of s classes J·N·s·(K+1), per_class J·N·(K+1) and scalar
-    J·(K+1). In ``block`` both W and A keep to the groups: it is full AFA with zeros outside.
+    Full AFA has J·N²·(K+1) parameters, block with groups of s classes J·N·s·(K+1), per_class J·N·(K+1), tied with G
+    groups J·G·(K+1) and scalar J·(K+1). In ``block`` both W and A keep to the groups: it is full AFA with zeros
+    outside. In ``tied`` the classes of a group share the weights of per_class: few examples of each are enough then.
 
     Args:
         n_models: K, the number of models.
         n_outputs: N, the number of classes (or of regression targets).
         means: the J means: names, ``Mean`` objects, or ``{"name": ..., **options}``.
-        structure: shape of the weights: ``full`` (the paper), ``block``, ``per_class`` or ``scalar``.
+        structure: shape of the weights: ``full`` (the paper), ``block``, ``per_class``, ``tied`` or ``scalar``.
         output: g. ``softmax``, probabilities from x̂ = Σ_j A_j x̃_j as logits (the paper); ``normalise``, x̂ / Σ x̂;
             ``power``, (x̂ + floor)^T scaled to sum to one, with one more parameter, the temperature T > 0: with the
             geometric mean of the same eps this is the log-opinion pool; ``identity``, for regression.
@@ -124,8 +128,8 @@ class AFA(nn.Module):
             where g ignores the scale of A or must keep it (normalise, identity), else nonnegative.
         scale: start of A, which is (scale/J)·I where A is free: softmax of numbers in [0, 1] is nearly flat without it.
         floor: what ``power`` adds to x̂.
-        groups: for ``block``, a group number for each class (``faverage.groups_by_confusion`` proposes them), or a
-            number of contiguous groups of about equal size.
+        groups: for ``block`` and ``tied``, a group number for each class (``faverage.groups_by_confusion`` proposes
+            them for ``block``), or a number of contiguous groups of about equal size.
 
     >>> network = AFA(n_models=4, n_outputs=10)
     >>> sum(p.numel() for p in network.parameters()) == 3 * 10**2 * (4 + 1)
@@ -164,10 +168,9 @@ class AFA(nn.Module):
         self.scale, self.floor = float(scale), float(floor)
         if output == "power":
             self.log_temperature = nn.Parameter(torch.zeros(()))
-        self.groups = check_groups(self.structure, groups, self.n_outputs)
-        self.averages = nn.ModuleList(
-            FAverage(n_models, n_outputs, m, structure, constraint, self.groups) for m in means
-        )
+        self.groups, self.tied = check_groups(self.structure, groups, self.n_outputs)
+        shared = self.groups or self.tied
+        self.averages = nn.ModuleList(FAverage(n_models, n_outputs, m, structure, constraint, shared) for m in means)
         simplex = self.mixing == "simplex"
         each = (1.0 if simplex else self.scale) / len(means)
         self.aggregation = start_matrix(self, len(means), each, simplex=simplex, constraint=self.constraint)
@@ -189,7 +192,7 @@ class AFA(nn.Module):
 
     @property
     def mix(self) -> Tensor:
-        """A: ``(N, J·N)`` full and block, ``(N, J)`` per_class, ``(1, J)`` scalar; column j·N + m: class m, mean j."""
+        """A: ``(N, J·N)`` full and block, ``(N, J)`` per_class and tied, ``(1, J)`` scalar; j·N + m: class m of j."""
         value: Tensor = self.aggregation()
         return value
 
@@ -244,6 +247,7 @@ class AFA(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """Return what rebuilds this network untrained: ``AFA(**network.config())``, as plain JSON data."""
+        shared = self.groups or self.tied
         return {
             "n_models": self.n_models,
             "n_outputs": self.n_outputs,
@@ -254,7 +258,7 @@ class AFA(nn.Module):
             "mixing": self.mixing,
             "scale": self.scale,
             "floor": self.floor,
-            **({} if self.groups is None else {"groups": self.groups.numbers}),
+            **({} if shared is None else {"groups": shared.numbers}),
         }
 
     def extra_repr(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from faverage.simplex import in_pieces, project_rows_
 
-__all__ = ["Constraint", "Rows"]
+__all__ = ["Constraint", "Rows", "Tied"]
 
 Constraint = Literal["projection", "softmax"]
 _LEAK = 1e-2  # share of the start that the softmax constraint spreads over all entries: it cannot express a zero
@@ -81,3 +82,30 @@ class Rows(nn.Module):
         if self.simplex and self.constraint == "projection" and self.raw.grad is not None:
             for row, gradient in zip(in_pieces(self.raw), in_pieces(self.raw.grad), strict=True):
                 gradient.sub_((row * gradient).sum(-1, keepdim=True))
+
+
+class Tied(Rows):
+    """Rows that several classes share: one stored row a group, one given row a class.
+
+    Args:
+        start: one row a group, in the order of the groups' numbers.
+        groups: the group of each class, whole numbers.
+        simplex: as for ``Rows``.
+        constraint: as for ``Rows``.
+
+    >>> Tied(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), [5, 2, 5], simplex=True)().tolist()
+    [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
+    """
+
+    row_of: Tensor
+
+    def __init__(
+        self, start: Tensor, groups: Sequence[int], *, simplex: bool, constraint: Constraint = "projection"
+    ) -> None:
+        super().__init__(start, simplex=simplex, constraint=constraint)
+        _, row_of = torch.unique(torch.tensor(groups), return_inverse=True)
+        self.register_buffer("row_of", row_of, persistent=False)
+
+    def forward(self) -> Tensor:
+        """Return the matrix with a row for each class."""
+        return super().forward()[self.row_of]

@@ -39,7 +39,7 @@ class Answer:
 
 def answers(learner: FewShotLearner, features: Array) -> list[Answer]:
     """Return what the learner says of features ``(n, d)``."""
-    scores = learner._scores_of(features)
+    scores = learner.scores_of(features)
     fused = learner.fuse(scores)
     best = fused.argmax(1)
     names, shares = _means(learner, scores, best)
@@ -96,7 +96,7 @@ def confusions(learner: FewShotLearner) -> tuple[dict[str, float], tuple[tuple[s
 
 def _left_out(learner: FewShotLearner, features: Array, truth: Array) -> Array:
     """Return what each head says ``(n, K, N)``; a shot does not count towards the prototype of its own class."""
-    scores = learner._scores_of(features)
+    scores = learner.scores_of(features)
     whole = PrototypeHead(learner.prototypes, learner.tau)
     distances = whole.distances(features)
     for c, shots in learner.memory.shots.items():

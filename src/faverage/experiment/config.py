@@ -7,12 +7,17 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from faverage.data import benchmark_names
+from faverage.experiment.given import methods_of, read_yaml, scaled, seeds_of, views_of
+from faverage.experiment.networks import check_networks, each_network, networks_of, settled
+from faverage.experiment.recipes import recipe_of
 from faverage.experiment.settings import FLOATS, ConfigError, as_float, check_settings
 from faverage.fscil.fusers import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
 
-__all__ = ["AFTER_BASE", "ALL_METHODS", "DEFAULT_METHODS", "RECIPES", "ConfigError", "RunConfig", "read_yaml"]
+__all__ = ["AFTER_BASE", "ALL_METHODS", "DEFAULT_METHODS", "ConfigError", "RunConfig", "read_yaml"]
 
 DEFAULT_METHODS = (
     "no-fine-tuning",
@@ -31,17 +36,7 @@ DEFAULT_METHODS = (
 RIVAL_METHODS = ("lucir", "eeil", "sppr", "cec", "fact")
 ALL_METHODS = tuple(dict.fromkeys([*RIVAL_METHODS, *DEFAULT_METHODS, *fuser_names(), *FEW_SHOT]))
 
-AFTER_BASE = ("views", "stand_ins", "temperature", "threshold", "spread", "calibration", "balance")
-
-# settings of the base session, where a data set wants others than the defaults
-RECIPES: dict[str, dict[str, Any]] = {
-    "digits": {"backbone": "tiny", "epochs": 20, "batch_size": 64, "lr": 0.05, "flip": False},
-    "mini-imagenet": {"crop": 64, "epochs": 100},
-    "tiered-imagenet": {"crop": 64, "epochs": 100},
-    "cifar100": {"backbone": "resnet18_small"},
-    "cub200": {"backbone": "resnet18_large", "lr": 0.01},
-    "fgvc-aircraft": {"backbone": "resnet18_large", "lr": 0.01},
-}
+AFTER_BASE = ("views", "networks", "stand_ins", "temperature", "threshold", "spread", "calibration", "balance")
 
 
 @dataclass(frozen=True)
@@ -53,8 +48,9 @@ class RunConfig:
         data: folder of the data; by default the variable FAVERAGE_DATA.
         features: a ``.npz`` of ready features; the base session is then not trained.
         methods: what to compare.
-        recipe: how rivals are trained: ``shared`` gives all methods the same backbone, crops and epochs of the base
-            session; ``paper`` gives each rival those of its own paper.
+        recipe: how to train: ``shared`` gives all methods the same backbone, crops and epochs of the base session;
+            ``paper`` gives each rival those of its own paper; ``best`` is ``shared``, with ``recipes.BEST`` under
+            what is given.
         seed: of everything that is drawn.
         seeds: several seeds, for a run each; the first is ``seed``.
         draws: how often the shots are drawn; the first draw is the usual one.
@@ -70,9 +66,15 @@ class RunConfig:
         weight_decay: of the base session.
         flip: whether training images are mirrored at random.
         crop: side of the training crops in pixels; None: as ``faverage.vision.transforms_for`` has it.
+        jitter: how much brightness, contrast and saturation of training images change, see ``faverage.vision.Augment``.
         turned: train on classes and quarter turns together, with a cosine head.
-        views: ways to look at each image, see ``faverage.vision.View``; each gives members to fuse. A number on the
-            command line takes that many of them, from the first.
+        mix: share of training images that carry a part of another one, with both labels (CutMix).
+        smoothing: of the labels.
+        start: which of several networks of one seed this is: other first weights, order and augmentation, the same
+            held-out images.
+        views: ways to look at each image, see ``faverage.vision.View``; each gives members to fuse. A number takes that
+            many of them, from the first, counted over all networks.
+        networks: settings of each network, laid over those of the run, see ``networks.SETTINGS``; none: the run's own.
         hold_out: images of each base class kept for rehearsal.
         stand_ins: examples that stand in for each new class in rehearsal.
         spread: how wide they lie around their prototype, in units of base classes.
@@ -91,7 +93,7 @@ class RunConfig:
     data: str | None = None
     features: str | None = None
     methods: tuple[str, ...] = DEFAULT_METHODS
-    recipe: Literal["shared", "paper"] = "shared"
+    recipe: Literal["shared", "paper", "best"] = "shared"
     seed: int = 0
     seeds: tuple[int, ...] | None = field(default=None, metadata={"neutral": True})
     draws: int = field(default=1, metadata={"neutral": True})
@@ -107,8 +109,13 @@ class RunConfig:
     weight_decay: float = 5e-4
     flip: bool = True
     crop: int | None = None
+    jitter: float = 0.2
     turned: bool = False
+    mix: float = 0.0
+    smoothing: float = 0.0
+    start: int = 0
     views: tuple[str, ...] = ("plain",)
+    networks: tuple[dict[str, Any], ...] = ()
     hold_out: int = 20
     stand_ins: int = 50
     spread: float = 1.0
@@ -130,26 +137,31 @@ class RunConfig:
         name = dataset or settings.get("dataset", "digits")
         if name not in benchmark_names():
             raise ConfigError(f"unknown dataset '{name}'; known are: {', '.join(benchmark_names())}")
-        merged = {**RECIPES.get(name, {}), **settings, **given, "dataset": name}
+        explicit = {**settings, **given}
+        usual = recipe_of(name, explicit.get("recipe"))
+        layers = [usual, settings, given]
+        merged = {**usual, **explicit, "dataset": name}
         known = {f.name for f in fields(cls)}
         for key in merged:
             if key not in known:
                 raise ConfigError(f"unknown setting '{key}' in {file}; known are: {', '.join(sorted(known))}")
-        if "batch_size" in {**settings, **given} and "lr" not in {**settings, **given}:
-            usual = RECIPES.get(name, {}).get("batch_size", cls.batch_size)
-            merged["lr"] = _scaled(merged.get("lr", cls.lr), usual, merged)
-        merged["methods"] = _methods(merged.get("methods", DEFAULT_METHODS))
-        merged["views"] = _views(merged.get("views", cls.views), {**RECIPES.get(name, {}), **settings}.get("views"))
-        merged["seeds"] = _seeds(merged.get("seeds"))
+        if "batch_size" in explicit and "lr" not in explicit:
+            lr = merged.get("lr", cls.lr)
+            merged["lr"] = scaled(lr, usual.get("batch_size", cls.batch_size), explicit["batch_size"])
+        merged["methods"] = methods_of(merged.get("methods", DEFAULT_METHODS), (*RIVAL_METHODS, *DEFAULT_METHODS))
+        merged["views"], count = views_of(layers, cls.views)
+        merged["seeds"] = seeds_of(merged.get("seeds"))
         if merged["seeds"]:
             merged["seed"] = merged["seeds"][0]
         if merged.get("recipe") == "paper":
-            merged.setdefault("rival_epochs", {**settings, **given}.get("epochs"))
+            merged.setdefault("rival_epochs", explicit.get("epochs"))
         for name in FLOATS & merged.keys():
             merged[name] = as_float(merged[name])
+        batch = (merged.get("lr", cls.lr), merged.get("batch_size", cls.batch_size))
+        merged["networks"] = networks_of(layers, *batch)
         config = replace(cls(), **merged)
         config.check()
-        return config
+        return settled(config, count)
 
     def check(self) -> None:
         """Raise ConfigError where a setting cannot be."""
@@ -161,19 +173,41 @@ class RunConfig:
         rivals = [method for method in self.methods if method in RIVAL_METHODS]
         if rivals and self.features is not None:
             raise ConfigError(f"'{rivals[0]}' trains its own network on images, and --features has none: leave one out")
-        if self.recipe not in ("shared", "paper"):
-            raise ConfigError(f"recipe must be 'shared' or 'paper', got {self.recipe!r}")
+        if self.recipe not in ("shared", "paper", "best"):
+            raise ConfigError(f"recipe must be 'shared', 'paper' or 'best', got {self.recipe!r}")
+        if self.recipe == "best" and self.features is not None:
+            raise ConfigError("recipe 'best' has views and networks, which need images: leave it or --features out")
         check_settings(self)
+        check_networks(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        lists = {"methods": list(self.methods), "views": list(self.views)}
+        lists = {name: list(getattr(self, name)) for name in ("methods", "views", "networks")}
         return {**asdict(self), **lists, "seeds": list(self.seeds) if self.seeds else None}
+
+    @property
+    def each(self) -> tuple[RunConfig, ...]:
+        """The settings of each network, as of a run with that one alone."""
+        return each_network(self)
+
+    @property
+    def view_names(self) -> list[str]:
+        """All views of all networks."""
+        if not self.networks:
+            return list(self.views)
+        return [f"network {k}: {view}" for k, one in enumerate(self.each, 1) for view in one.views]
 
     @property
     def many(self) -> bool:
         """Whether the learner is one of views: there are several, or one whose head is a cosine."""
-        return self.turned or self.views != ("plain",)
+        return bool(self.networks) or self.turned or self.views != ("plain",)
+
+    @property
+    def training_seed(self) -> int:
+        """Of base training; shots and held-out images go by ``seed`` alone."""
+        if self.start == 0:
+            return self.seed
+        return int(np.random.SeedSequence([self.seed, self.start]).generate_state(1)[0])
 
     @property
     def repeated(self) -> bool:
@@ -191,62 +225,3 @@ class RunConfig:
     def base_key(self) -> dict[str, Any]:
         """Return what base training depends on: ``key`` without what counts after it."""
         return {k: v for k, v in self.key().items() if k not in AFTER_BASE}
-
-
-def _scaled(lr: float, usual: int, settings: dict[str, Any]) -> float:
-    """Return the learning rate for a batch of another size than the usual one, in proportion."""
-    size = settings["batch_size"]
-    return lr * size / usual if isinstance(size, int) and size > 0 else lr
-
-
-def _methods(given: Any) -> tuple[str, ...]:
-    """Return names from a list or from text with commas between; ``all`` stands for all usual ones."""
-    names = given.split(",") if isinstance(given, str) else given
-    if not isinstance(names, list | tuple):
-        raise ConfigError(f"methods must be names, as 'afa, vote' or [afa, vote], got {given!r}")
-    flat: list[str] = []
-    for name in (str(name).strip() for name in names):
-        flat += [m for m in ((*RIVAL_METHODS, *DEFAULT_METHODS) if name == "all" else (name,)) if m and m not in flat]
-    return tuple(flat)
-
-
-def _views(given: Any, named: Any) -> tuple[str, ...]:
-    """Return names of views from a list; a number takes that many of the ``named`` ones."""
-    named = named if isinstance(named, list | tuple) else RunConfig.views
-    if isinstance(given, int) and not isinstance(given, bool):
-        if not 1 <= given <= len(named):
-            raise ConfigError(f"views must be a number from 1 to {len(named)}, the views of the settings, got {given}")
-        given = list(named)[:given]
-    if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
-        raise ConfigError(f"views must be a list of names, as [plain, turn-1], got {given!r}")
-    return tuple(given)
-
-
-def _seeds(given: Any) -> tuple[int, ...] | None:
-    """Return several seeds from a list or from text with commas between."""
-    if given is None:
-        return None
-    parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list | tuple) else [given]
-    try:
-        seeds = tuple(dict.fromkeys(int(str(part)) for part in parts))
-    except ValueError:
-        seeds = ()
-    if not seeds or min(seeds) < 0:
-        raise ConfigError(f"seeds must be whole numbers of at least 0, as '0,1,2' or [0, 1, 2], got {given!r}")
-    return seeds
-
-
-def read_yaml(file: Path) -> dict[str, Any]:
-    """Return the settings in a YAML file; ConfigError where there are none."""
-    import yaml
-
-    if not file.is_file():
-        raise ConfigError(f"no such file: {file}")
-    try:
-        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
-    if not isinstance(settings, dict):
-        found = "nothing" if settings is None else f"a {type(settings).__name__}"
-        raise ConfigError(f"{file} must hold settings as 'name: value' lines, found {found}")
-    return settings

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from faverage.experiment.base import Beside, Seen, base_heads, see, train_on
 from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
-from faverage.experiment.pictures import Pictures, load_pictures
+from faverage.experiment.pictures import Pictures, load_pictures, seen_by
 from faverage.experiment.ready import read_features
 from faverage.experiment.rows import Rows
 
 if TYPE_CHECKING:
-    from faverage.vision import BaseModel, Shards, Team
+    from faverage.vision import Shards, Team
 
 __all__ = ["Features", "base_heads", "features_of_benchmark", "features_of_file", "train_on"]
 
@@ -40,7 +39,8 @@ class Features:
         class_names: by number.
         source: where the choice of shots comes from.
         skipped: number of images that could not be read.
-        base: what base training said of itself, or None.
+        base: what base training of the first network said of itself, or None.
+        networks: what that of each network said, where there are several.
         pictures: the images, for methods that train on them; None for ready features.
     """
 
@@ -49,13 +49,14 @@ class Features:
     prototypes: Array
     head: Any
     sessions: list[list[int]]
-    vectors: Array | Shards
+    vectors: Array | Shards | Beside
     labels: Array
     rows: Rows
     class_names: list[str]
     source: str
     skipped: int = 0
     base: dict[str, Any] | None = None
+    networks: list[dict[str, Any]] | None = None
     pictures: Pictures | None = None
 
     @property
@@ -72,6 +73,13 @@ class Features:
     def test(self) -> Array:
         """Features of all tests."""
         return np.asarray(self.vectors[self.rows.test])
+
+    @property
+    def widths(self) -> list[int] | None:
+        """Columns of each view; None where there are none."""
+        if not isinstance(self.head, list):
+            return None
+        return [(head[0] if isinstance(head, tuple) else head.weight).shape[1] for head in self.head]
 
     def redrawn(self, seed: int, draw: int) -> Features:
         """Return the same with other shots, and without the images; see ``Rows.redrawn``."""
@@ -100,13 +108,20 @@ def features_of_file(path: Path) -> Features:
     )
 
 
-def features_of_benchmark(config: RunConfig, work: Path, progress: Progress, team: Team | None = None) -> Features:
+def features_of_benchmark(
+    config: RunConfig, folders: Sequence[Path], progress: Progress, team: Team | None = None
+) -> Features:
     """Load the images, train the base session, extract features; each step goes on where a killed run left it.
 
     The processes of a team share training and extraction; the images are decoded by the first one.
+
+    Args:
+        config: of one seed.
+        folders: of each network, for what it leaves on disk.
+        progress: hears what is being done.
+        team: the processes; by default this one alone.
     """
-    from faverage.fscil.heads import unit
-    from faverage.vision import Team, store_features
+    from faverage.vision import Team
 
     team = team or Team()
     progress("loading images", 0, 0)
@@ -122,101 +137,43 @@ def features_of_benchmark(config: RunConfig, work: Path, progress: Progress, tea
         vectors = np.zeros((len(wanted), 1), dtype=np.float32)
         sessions = pictures.sessions
         return Features(
-            no, none, no, (no, none), sessions, vectors, labels[wanted], stored_rows, *words, None, pictures
+            no, none, no, (no, none), sessions, vectors, labels[wanted], stored_rows, *words, pictures=pictures
         )
-    progress("training the base session", 0, 0)
-    start = time.perf_counter()
-    rest = np.setdiff1d(pictures.base, pictures.kept)
-    model = train_on(config, pictures, rest, work / "base-checkpoint.safetensors", team)
-    seconds = time.perf_counter() - start
-    team.first_does(lambda: model.save(work / "base.safetensors"))
-    progress("extracting features", 0, 0)
-    folder = work / ("features" if config.draws == 1 else "features-with-spare")
-    options: dict[str, Any] = {"transform": model.transform, "device": config.device, "team": team, "progress": True}
-    stored = store_features(model.backbone, pictures.images, wanted, folder=folder, views=config.views, **options)
-
-    base_features = np.asarray(stored[place[rest]])
-    n_base = len(pictures.sessions[0])
-    parts = [unit(part) for part in np.split(base_features, len(config.views), axis=1)]
-    normalised = np.concatenate(parts, 1)
-    means = np.stack([normalised[labels[rest] == c].mean(0) for c in range(n_base)])
-    about = {
-        "images": len(rest),
-        "epochs": config.epochs,
-        "crop": pictures.augment.size,
-        "images_per_second": model.images_per_second,
-        "seconds": seconds,
-        "ran": model.config["ran"],
-        "history": model.history,
-    }
+    seen = _see_all(config, pictures, wanted, folders, progress, team)
+    stored = Beside([one.vectors for one in seen]) if len(seen) > 1 else seen[0].vectors
+    heads = [head for one in seen for head in one.heads]
+    pairs = zip(config.networks, seen, strict=False)
     return Features(
         np.asarray(stored[place[pictures.kept]]),
         labels[pictures.kept],
-        means,
-        base_heads(model, config.views) if config.many else _linear(model),
+        np.concatenate([one.prototypes for one in seen], 1),
+        heads if config.many else heads[0],
         pictures.sessions,
         stored,
         labels[wanted],
         stored_rows,
         *words,
-        about,
+        seen[0].about,
+        [{**one.about, "settings": network} for network, one in pairs] or None,
         pictures,
     )
 
 
-def _linear(model: BaseModel) -> tuple[Array, Array]:
-    """Return W and b of a linear base head."""
-    assert model.head_bias is not None
-    return model.head_weight.detach().numpy(), model.head_bias.detach().numpy()
+def _see_all(
+    config: RunConfig, pictures: Pictures, wanted: Array, folders: Sequence[Path], progress: Progress, team: Team
+) -> list[Seen]:
+    """Train every network, one after the other."""
+    if not config.networks:
+        return [see(config, pictures, wanted, folders[0], lambda what: progress(what, 0, 0), team)]
+    seen = []
+    for k, (one, folder) in enumerate(zip(config.each, folders, strict=True), 1):
 
+        def say(what: str, which: str = f"network {k} of {len(folders)}") -> None:
+            progress(f"{what}, {which}", 0, 0)
 
-def base_heads(model: BaseModel, views: Sequence[str]) -> list[Any]:
-    """Return the base head of each view; a turned view has that of its turn, where the network learned turns."""
-    from faverage.fscil import CosineHead
-    from faverage.vision import get_views, turn_heads
-
-    if model.head == "linear":
-        return [_linear(model) for _ in views]
-    weights = turn_heads(model) if model.config["head"].get("turned") else [model.head_weight] * 4
-    return [CosineHead(weights[view.turn].detach().numpy(), float(model.scale or 1.0)) for view in get_views(views)]
-
-
-def train_on(
-    config: RunConfig, pictures: Pictures, rows: Array, checkpoint: Path | None = None, team: Team | None = None
-) -> BaseModel:
-    """Train the base session of a run on some rows of its images."""
-    from faverage.experiment.resume import trained
-    from faverage.vision import Team, get_backbone, load_weights, train_base
-
-    backbone: Any = config.backbone
-    if config.weights is not None:
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            backbone = load_weights(get_backbone(config.backbone), Path(config.weights).expanduser())
-        except ValueError as error:
-            reason = str(error).partition(" cannot be read as a checkpoint")[0]
-            if reason != str(error):
-                reason += " is no checkpoint: expected a state dict, as .safetensors or written by torch.save"
-            raise ConfigError(f"weights: {reason}") from None
-    train = partial(
-        train_base,
-        pictures.images,
-        pictures.labels,
-        backbone=backbone,
-        indices=rows,
-        epochs=config.epochs,
-        batch_size=config.batch_size,
-        lr=config.lr,
-        schedule=config.schedule,
-        weight_decay=config.weight_decay,
-        augment=pictures.augment,
-        transform=pictures.transform,
-        device=config.device,
-        seed=config.seed,
-        checkpoint=checkpoint,
-        progress=checkpoint is not None,
-        tensorboard=config.tensorboard,
-        team=team,
-        turned=config.turned,
-        head="cosine" if config.turned else "linear",
-    )
-    return train() if checkpoint is None else trained(train, checkpoint, team or Team())
+            seen.append(see(one, seen_by(one, pictures), wanted, folder, say, team))
+        except ConfigError as error:
+            raise ConfigError(f"networks: {k}: {error}") from None
+    return seen

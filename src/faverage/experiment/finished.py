@@ -14,7 +14,7 @@ __all__ = ["finished_run"]
 
 
 def finished_run(out: Path) -> tuple[RunConfig, Path]:
-    """Return the settings of the run in ``out``, for its first seed, and the file of its base session.
+    """Return the settings of the run in ``out``, for its first seed and network, and the file of its base session.
 
     Raises:
         ConfigError: there is no finished run, or none that trained a backbone.
@@ -26,7 +26,7 @@ def finished_run(out: Path) -> tuple[RunConfig, Path]:
         versions = results["versions"]
         known = {f.name for f in fields(RunConfig)}
         plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
-        config = RunConfig(**{name: v for name, v in plain.items() if name in known})
+        config = RunConfig(**{name: v for name, v in plain.items() if name in known}).each[0]
     except FileNotFoundError:
         hint = "make one with: faverage run folder --data IMAGES --out DIR"
         raise ConfigError(f"no finished run in {out}: there is no results.json; {hint}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def run_methods(
 
 def run_method(method: str, features: Features, config: RunConfig) -> dict[str, Any]:
     """Take one fuser through all sessions; return its metrics, and what it learned, as plain data."""
-    learner = learner_of(method, config)
+    learner = learner_of(method, config, features.widths)
     learner.fit_base(features.memory, features.memory_labels, head=features.head, prototypes=features.prototypes)
     outcome = Outcome(features.sessions)
     train, test, labels = features.train, features.test, features.test_labels
@@ -74,12 +75,12 @@ def run_method(method: str, features: Features, config: RunConfig) -> dict[str, 
     }
 
 
-def learner_of(method: str, config: RunConfig) -> FewShotLearner | ViewLearner:
-    """Return the learner of a fuser in a run, before it learned anything."""
+def learner_of(method: str, config: RunConfig, widths: Sequence[int] | None = None) -> FewShotLearner | ViewLearner:
+    """Return the learner of a fuser in a run, before it learned anything; ``widths`` are the columns of each view."""
     names = ("spread", "balance", "calibration", "temperature", "seed")
     options: dict[str, Any] = {"draws": config.stand_ins, **{name: getattr(config, name) for name in names}}
     if config.many:
-        return ViewLearner(config.views, fuser=method, **options)
+        return ViewLearner(config.view_names, fuser=method, widths=widths, **options)
     return FewShotLearner(fuser=method, threshold=config.threshold, **options)
 
 

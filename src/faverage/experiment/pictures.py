@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from faverage.experiment.config import RunConfig
     from faverage.vision import Augment, Evaluate
 
-__all__ = ["Pictures", "load_pictures"]
+__all__ = ["Pictures", "load_pictures", "seen_by"]
 
 Array = NDArray[Any]
 
@@ -68,7 +69,7 @@ class Pictures:
 def load_pictures(config: RunConfig) -> Pictures:
     """Load a benchmark; what is held out depends on the seed."""
     from faverage.data import load_benchmark
-    from faverage.vision import Augment, hold_out, transforms_for
+    from faverage.vision import hold_out
 
     bench = load_benchmark(config.dataset, config.data, seed=config.seed, shots=config.shots)
     arrival = np.array(bench.seen(len(bench.sessions) - 1))
@@ -78,9 +79,7 @@ def load_pictures(config: RunConfig) -> Pictures:
     base = bench.sessions[0]
     kept = base.train[hold_out(labels[base.train], per_class=config.hold_out, seed=config.seed)]
     mean, std = bench.normalise
-    augment, transform = transforms_for(bench.images.shape[1], crop=config.crop, mean=mean, std=std)
-    if not config.flip:
-        augment = Augment(**{**augment.config(), "flip": 0.0})
+    augment, transform = _transforms(config, bench.images.shape[1], mean, std)
     used = np.concatenate([np.concatenate([s.train, s.test]) for s in bench.sessions])
     spare = np.setdiff1d(np.flatnonzero(labels >= len(base.classes)), used) if config.draws > 1 else used[:0]
     return Pictures(
@@ -96,6 +95,23 @@ def load_pictures(config: RunConfig) -> Pictures:
         bench.source,
         len(bench.skipped),
     )
+
+
+def seen_by(config: RunConfig, pictures: Pictures) -> Pictures:
+    """Return the same images with the transforms of other settings."""
+    mean, std = (values.flatten().tolist() for values in (pictures.transform.mean, pictures.transform.std))
+    augment, transform = _transforms(config, pictures.images.shape[1], mean, std)
+    return replace(pictures, augment=augment, transform=transform)
+
+
+def _transforms(config: RunConfig, side: int, mean: Sequence[float], std: Sequence[float]) -> tuple[Augment, Evaluate]:
+    from faverage.vision import Augment, transforms_for
+
+    augment, transform = transforms_for(side, crop=config.crop, mean=mean, std=std)
+    wanted = {"flip": augment.flip if config.flip else 0.0, "jitter": config.jitter}
+    if wanted != {"flip": augment.flip, "jitter": augment.jitter}:
+        augment = Augment(**{**augment.config(), **wanted})
+    return augment, transform
 
 
 def _at_least_one(kept: Array, rows: Array, labels: Array, bench: Benchmark) -> Array:

@@ -44,7 +44,7 @@ def write_report(path: Path, results: Results) -> None:
         _confusion(methods),
         comparison_section(results.get("comparisons") or []),
         _losses(methods, looks),
-        _base(results.get("base")),
+        _base(results.get("networks") or [results.get("base")]),
         _weights(methods, results["protocol"]),
         "<h2>Protocol</h2>",
         _protocol(results["protocol"]),
@@ -106,13 +106,18 @@ def _losses(methods: Results, looks: dict[str, int]) -> str:
     return f'<h2>Training of the fusers in the last session</h2><div class="pair">{"".join(charts)}</div>'
 
 
-def _base(base: Results | None) -> str:
-    if base is None:
+def _base(networks: list[Results | None]) -> str:
+    told = [network for network in networks if network is not None]
+    if not told:
         return ""
-    history = base.get("history") or {}
+    several = len(told) > 1
+    names = [f"network {k}" for k in range(1, len(told) + 1)] if several else ["base session"]
     charts = [
         line_chart(
-            [Series("base session", [None if v is None else scale * v for v in history.get(key) or []], look)],
+            [
+                Series(name, _scaled((network.get("history") or {}).get(key), scale), look + k)
+                for k, (name, network) in enumerate(zip(names, told, strict=True))
+            ],
             title=title,
             x_label="epoch",
             first=1,
@@ -121,12 +126,21 @@ def _base(base: Results | None) -> str:
         )
         for key, title, label, look, scale in (
             ("loss", "Loss", "loss", 0, 1),
-            ("accuracy", "Accuracy on the training images", "accuracy (%)", 2, 100),
+            ("accuracy", "Accuracy on the training images", "accuracy (%)", 0 if several else 2, 100),
         )
     ]
-    said = f"{number(base.get('epochs'), 0)} epochs in {duration(base.get('seconds'))}, "
-    said += f"{number(base.get('images_per_second'), 0)} images a second."
+    lines = []
+    for name, network in zip(names, told, strict=True):
+        said = f"{number(network.get('epochs'), 0)} epochs in {duration(network.get('seconds'))}, "
+        said += f"{number(network.get('images_per_second'), 0)} images a second."
+        views = " + ".join(network.get("views") or [])
+        lines.append(text(f"{name.capitalize()} ({network.get('backbone')}; {views}): {said}" if several else said))
+    said = "<br>".join(lines)
     return f'<h2>Training of the base session</h2><p class="soft">{said}</p><div class="pair">{"".join(charts)}</div>'
+
+
+def _scaled(values: list[float | None] | None, scale: int) -> list[float | None]:
+    return [None if value is None else scale * value for value in values or []]
 
 
 def _weights(methods: Results, protocol: Results) -> str:

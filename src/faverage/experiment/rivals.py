@@ -29,7 +29,7 @@ def rival_recipe(name: str, config: RunConfig) -> tuple[dict[str, Any], dict[str
     recipes = get_rival(name).recipes
     own: dict[str, Any] = {}
     recipe = recipes["shared"]
-    if config.recipe == "shared":
+    if config.recipe != "paper":
         base = {key: getattr(config, key) for key in ("epochs", "batch_size", "lr", "schedule", "weight_decay")}
         layers = [{"base": base}, recipes.get(f"shared/{config.dataset}", {})]
     else:
@@ -93,7 +93,7 @@ def rival_base(name: str, pictures: Pictures, config: RunConfig, folder: Path, p
     augment = pictures.augment
     if "crop" in own:
         usual = transforms_for(pictures.images.shape[1], crop=own["crop"])[0].config()
-        augment = Augment(**{**usual, "flip": augment.flip, **augment.statistics()})
+        augment = Augment(**{**usual, "flip": augment.flip, "jitter": augment.jitter, **augment.statistics()})
     rival = get_rival(name)(
         own.get("backbone", config.backbone),
         recipe=recipe,

@@ -63,6 +63,7 @@ def run(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": time.perf_counter() - start,
         "base": first.base,
+        **({"networks": first.networks} if first.networks else {}),
         "methods": methods,
         "repeats": [_brief(repeat) for repeat in repeats] if len(repeats) > 1 else None,
         "comparisons": compare(repeats, "afa" if "afa" in methods else config.methods[-1]),
@@ -79,7 +80,7 @@ def _features(config: RunConfig, out: Path, progress: Progress) -> list[tuple[Ru
     from faverage.vision import OtherFailed
 
     seeds = [replace(config, seed=seed) for seed in config.seeds or (config.seed,)]
-    ones = [(one, out / "work" / digest({**one.base_key(), "versions": versions()})) for one in seeds]
+    ones = [(one, _work(one, out)) for one in seeds]
     for _, work in ones:
         work.mkdir(parents=True, exist_ok=True)
     team = _team(config)
@@ -90,13 +91,20 @@ def _features(config: RunConfig, out: Path, progress: Progress) -> list[tuple[Ru
         if config.features is not None:
             ready = [(one, work, features_of_file(Path(config.features))) for one, work in ones]
         else:
-            ready = [(one, work, features_of_benchmark(one, work, speak, team)) for one, work in ones]
+            places = [[_work(network, out) for network in one.each] for one in seeds]
+            pairs = zip(ones, places, strict=True)
+            ready = [(*one, features_of_benchmark(one[0], folders, speak, team)) for one, folders in pairs]
     except KeyboardInterrupt:
         if team.first:
             raise
         raise OtherFailed("stopped") from None
     team.close()
     return ready if team.first else None
+
+
+def _work(config: RunConfig, out: Path) -> Path:
+    """Return the folder for what depends on the settings of base training; networks have folders of their own."""
+    return out / "work" / digest({**config.base_key(), "versions": versions()})
 
 
 def _team(config: RunConfig) -> Team:

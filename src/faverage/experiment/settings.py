@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FLOATS", "ConfigError", "as_float", "check_settings"]
 
-FLOATS = frozenset({"lr", "threshold", "weight_decay", "temperature", "spread", "calibration", "balance"})
+_SHARES = {"calibration": True, "mix": True, "smoothing": False, "jitter": False}  # whether 1 itself can be
+FLOATS = frozenset({"lr", "threshold", "weight_decay", "temperature", "spread", "balance", *_SHARES})
 _WHOLE = {
     "epochs": 1,
     "batch_size": 2,
@@ -25,9 +26,10 @@ _WHOLE = {
     "nodes": 1,
     "rival_epochs": 1,
     "seed": 0,
+    "start": 0,
     "crop": 8,
 }
-_MOST = {"seed": 2**32 - 1, "crop": 1024}
+_MOST = {"seed": 2**32 - 1, "start": 2**32 - 1, "crop": 1024}
 _OPTIONAL = {"crop", "rival_epochs", "temperature", "data", "features", "weights", "tensorboard"}
 
 
@@ -61,10 +63,12 @@ def check_settings(config: RunConfig) -> None:
         value = getattr(config, name)
         if value is None and name in _OPTIONAL:
             continue
-        zero = name in ("weight_decay", "calibration")
+        zero = name == "weight_decay" or name in _SHARES
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if not number or value < 0 or (value == 0 and not zero):
             raise ConfigError(f"{name} must be a number {'>=' if zero else '>'} 0, got {value!r}")
+        if name in _SHARES and (value > 1 or (value == 1 and not _SHARES[name])):
+            raise ConfigError(f"{name} must be a number from 0 to {'1' if _SHARES[name] else 'below 1'}, got {value!r}")
     for name in ("flip", "turned"):
         if not isinstance(getattr(config, name), bool):
             raise ConfigError(f"{name} must be true or false, got {getattr(config, name)!r}")
@@ -88,10 +92,8 @@ def _check_views(config: RunConfig) -> None:
         get_views(config.views)
     except ValueError as error:
         raise ConfigError(f"views: {error}") from None
-    if config.calibration > 1:
-        raise ConfigError(f"calibration must be a number from 0 to 1, got {config.calibration!r}")
     if config.features is not None and config.many:
-        raise ConfigError("views and turned need images, and --features has none: leave one out")
+        raise ConfigError("views, turned and networks need images, and --features has none: leave one out")
 
 
 def _check_backbone(config: RunConfig) -> None:

@@ -90,9 +90,21 @@ class PrototypeHead:
         squared = (z**2).sum(1, keepdims=True) + (self.prototypes**2).sum(1) - 2 * z @ self.prototypes.T
         return np.asarray(np.maximum(squared, 0.0))
 
-    def scores(self, features: Array) -> Array:
-        """Return probabilities ``(n, C)``."""
-        return softmax(-self.temperature * self.distances(features))
+    def scores(self, features: Array, own: tuple[Array, Array] | None = None) -> Array:
+        """Return probabilities ``(n, C)``.
+
+        Args:
+            features: ``(n, d)``.
+            own: classes ``(n,)``, and for each row the prototype ``(n, d)`` that stands for that class there; NaN where
+                it is the usual one.
+        """
+        distances = self.distances(features)
+        if own is not None:
+            columns = own[0] - self.first
+            inside = (columns >= 0) & (columns < distances.shape[1])
+            rows = np.flatnonzero(inside & np.isfinite(own[1][:, 0]))
+            distances[rows, columns[rows]] = ((unit(features[rows]) - own[1][rows]) ** 2).sum(1)
+        return softmax(-self.temperature * distances)
 
 
 def learn_temperature(head: PrototypeHead, features: Array, labels: Array) -> float:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["FewShotLearner"]
 
 Array = NDArray[Any]
+Scorer = LinearHead | CosineHead | PrototypeHead
 
 
 class FewShotLearner:
@@ -48,8 +49,8 @@ class FewShotLearner:
             the shots, the paper to the letter), ``prototypes`` (the last head alone), ``no-fine-tuning`` (the base head
             alone), any fuser of ``faverage.fusion`` by name, or a fuser.
         fuser_options: options of the fuser.
-        rehearsal: ``residual`` or ``shots``, see ``faverage.fscil.memory``; by default residual, but shots for
-            ``afa-paper``.
+        rehearsal: ``residual``, ``shots`` or ``left-out``, see ``faverage.fscil.memory``; by default residual, but
+            shots for ``afa-paper``.
         draws: stand-ins for each new class, with ``residual``.
         spread: how wide they lie around their prototype, in units of base classes.
         balance: how much a new class's example counts in rehearsal: above 1, new classes are found more often, and base
@@ -97,8 +98,8 @@ class FewShotLearner:
         seed: int = 0,
     ) -> None:
         check_fuser(fuser)
-        if rehearsal not in (None, "residual", "shots"):
-            raise ValueError(f"rehearsal must be 'residual' or 'shots', got {rehearsal!r}")
+        if rehearsal not in (None, "residual", "shots", "left-out"):
+            raise ValueError(f"rehearsal must be 'residual', 'shots' or 'left-out', got {rehearsal!r}")
         if scope not in ("all", "session"):
             raise ValueError(f"scope must be 'all' or 'session', got {scope!r}")
         if temperature is not None and not 0 < temperature < np.inf:
@@ -121,7 +122,7 @@ class FewShotLearner:
         self.threshold, self.scope, self.hold_out, self.seed = threshold, scope, hold_out, seed
         self.classes: list[Any] = []
         self.sessions: list[list[Any]] = []
-        self.heads: list[LinearHead | CosineHead | PrototypeHead] = []
+        self.heads: list[Scorer] = []
         self.fitted: Fuser | None = None
 
     def fit_base(
@@ -223,7 +224,7 @@ class FewShotLearner:
 
     def head_scores(self, X: ArrayLike) -> Array:
         """Return what each head says: ``(n, K, N)``, NaN for classes that came after it (or before, by scope)."""
-        return self._scores_of(self._features(X))
+        return self.scores_of(self._features(X))
 
     def explain(self) -> Explanation:
         """Return which head is trusted for which class, and with which mean."""
@@ -256,12 +257,22 @@ class FewShotLearner:
         start = 0 if self.scope == "all" else first
         self.heads = [*self.heads, PrototypeHead(self.prototypes[start:], self.tau, start)]
 
-    def rehearse(self, rehearsal: Rehearsal | None) -> tuple[Array, Array, Array]:
-        """Return features, labels and weights that a fuser of this session learns from."""
+    def rehearse(
+        self, rehearsal: Rehearsal | None = None, heads: Sequence[Scorer] | None = None
+    ) -> tuple[Array, Array, Array]:
+        """Return scores ``(n, K, N)``, labels and weights that a fuser of this session learns from.
+
+        Args:
+            rehearsal: where the learner has none of its own.
+            heads: the K heads that score; by default all.
+        """
         rng = np.random.default_rng([self.seed, len(self.heads)])
         options: dict[str, Any] = {"spread": self.spread, "balance": self.balance}
         kind = self.rehearsal or rehearsal or "residual"
-        return self.memory.rehearse(kind, self.prototypes, self.draws, rng, **options)
+        found = self.memory.rehearse(kind, self.prototypes, self.draws, rng, **options)
+        base = self.prototypes[: len(self.sessions[0])]
+        own = calibrated(found.own, base, share=self.calibration)
+        return self.scores_of(found.features, heads, (found.labels, own)), found.labels, found.weight
 
     def _fit_fuser(self) -> Fuser | None:
         if self.fuser in ALONE:
@@ -269,15 +280,26 @@ class FewShotLearner:
         padding = {"padding": self.padding, "threshold": self.threshold}
         fuser, rehearsal = new_fuser(self.fuser, self.fitted, self.fuser_options, **padding)
         if fuser.trains:
-            features, labels, weight = self.rehearse(rehearsal)
-            fuser.fit(self._scores_of(features), labels, weight)
+            fuser.fit(*self.rehearse(rehearsal))
         return fuser
 
-    def _scores_of(self, features: Array) -> Array:
-        scores = np.full((len(features), len(self.heads), len(self.classes)), np.nan, dtype=np.float32)
-        for k, head in enumerate(self.heads):
-            first = head.first if isinstance(head, PrototypeHead) else 0
-            scores[:, k, first : head.n_classes] = head.scores(features)
+    def scores_of(
+        self, features: Array, heads: Sequence[Scorer] | None = None, own: tuple[Array, Array] | None = None
+    ) -> Array:
+        """Return what heads say of features: ``(n, K, N)``, NaN for classes that a head does not know.
+
+        Args:
+            features: ``(n, d)``.
+            heads: by default all.
+            own: see ``PrototypeHead.scores``.
+        """
+        heads = self.heads if heads is None else heads
+        scores = np.full((len(features), len(heads), len(self.classes)), np.nan, dtype=np.float32)
+        for k, head in enumerate(heads):
+            if isinstance(head, PrototypeHead):
+                scores[:, k, head.first : head.n_classes] = head.scores(features, own)
+            else:
+                scores[:, k, : head.n_classes] = head.scores(features)
         return scores
 
     def _features(self, X: ArrayLike, *, fresh: bool = False) -> Array:

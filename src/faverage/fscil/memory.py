@@ -7,8 +7,14 @@ over-confident. A new class has its few shots only, and they sit too close to th
     z̄_c + s (r_0 − mean(r_1 … r_m)),   r_i residuals of base features to their prototypes, m the number of shots.
 
 The second term is the error of a prototype that is the mean of m shots; s, the spread, is 1 where new classes are as
-wide as base classes. ``shots`` rehearses the shots themselves, the paper's literal reading; every class then counts
-alike, however many examples it has.
+wide as base classes. ``shots`` rehearses the shots themselves, the paper's literal reading. ``left-out`` rehearses
+them, too, but each is scored as if its class had been learned from the other shots alone:
+
+    z̄_c without shot i  =  (m z̄_c − z_i) / (m − 1)
+
+so that it is as hard as an image that the class was not learned from. Stand-ins are not: what a backbone has never seen
+lies off its prototype in directions that lead to other classes. With both, every class counts alike, however many
+examples it has.
 """
 
 from __future__ import annotations
@@ -21,10 +27,27 @@ from numpy.typing import NDArray
 
 from faverage.fscil.heads import unit
 
-__all__ = ["Memory", "Rehearsal"]
+__all__ = ["Memory", "Rehearsal", "Rehearsed"]
 
 Array = NDArray[Any]
-Rehearsal = Literal["residual", "shots"]
+Rehearsal = Literal["residual", "shots", "left-out"]
+
+
+@dataclass
+class Rehearsed:
+    """What a fuser learns from.
+
+    Attributes:
+        features: ``(n, d)``.
+        labels: ``(n,)``, numbers of classes.
+        weight: ``(n,)``, their mean is one.
+        own: ``(n, d)``, the prototype that stands for the example's own class; NaN where it is the usual one.
+    """
+
+    features: Array
+    labels: Array
+    weight: Array
+    own: Array
 
 
 @dataclass
@@ -60,25 +83,30 @@ class Memory:
         *,
         spread: float = 1.0,
         balance: float = 1.0,
-    ) -> tuple[Array, Array, Array]:
-        """Return features, labels and weights to train a fuser on: all of the memory, and the new classes.
+    ) -> Rehearsed:
+        """Return what to train a fuser on: all of the memory, and the new classes.
 
-        With ``residual`` each new class has ``draws`` stand-ins, as wide as ``spread`` says. Examples of new classes
-        count ``balance`` times. Memories of the same images in other views draw the same residuals from the same
-        generator.
+        With ``residual`` each new class has ``draws`` stand-ins, as wide as ``spread`` says; so has, with ``left-out``,
+        a class of one shot. Examples of new classes count ``balance`` times. Memories of the same images in other views
+        draw the same residuals from the same generator.
         """
-        features, labels = [self.base], [self.base_labels]
+        features, labels, own = [self.base], [self.base_labels], [np.full_like(self.base, np.nan)]
         for c, shots in self.shots.items():
-            if kind == "residual":
+            if kind == "residual" or (kind == "left-out" and len(shots) == 1):
                 chosen = rng.integers(0, len(self.residuals), (draws, 1 + len(shots)))
                 r = self.residuals[chosen]
                 drawn = prototypes[c] + spread * (r[:, 0] - r[:, 1:].mean(1))
                 new = (self.length * drawn).astype(self.base.dtype)
             else:
                 new = shots
+            others = np.full_like(new, np.nan)
+            if kind == "left-out" and len(shots) > 1:
+                z = unit(shots)
+                others = (z.sum(0) - z) / (len(z) - 1)
             features.append(new)
             labels.append(np.full(len(new), c))
+            own.append(others)
         y = np.concatenate(labels)
         weight = np.ones(len(y)) if kind == "residual" else 1 / np.bincount(y)[y]
         weight[len(self.base) :] *= balance
-        return np.concatenate(features), y, weight / weight.mean()
+        return Rehearsed(np.concatenate(features), y, weight / weight.mean(), np.concatenate(own))

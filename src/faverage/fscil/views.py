@@ -22,6 +22,16 @@ __all__ = ["ViewLearner"]
 
 Array = NDArray[Any]
 
+# what ``afa`` is here: p ∝ (Σ_j A_j x̃_j)^T, with weights for base and for new classes; it contains the log-opinion pool
+_TIED: dict[str, Any] = {
+    "structure": "tied",
+    "means": ["arithmetic", "geometric"],
+    "output": "power",
+    "mixing": "nonnegative",
+    "scale": 1.0,
+    "lr": 0.03,
+}
+
 
 class ViewLearner:
     """Learns base classes once, then new classes from a few examples, from several feature vectors an image.
@@ -31,11 +41,12 @@ class ViewLearner:
 
     Args:
         views: names of the views, in the order of their columns; all have D / V columns, or give ``widths``.
-        fuser: as for ``FewShotLearner``; ``prototypes`` and ``no-fine-tuning`` are those of the first view alone.
+        fuser: as for ``FewShotLearner``, but the weights of ``afa`` are tied, one a member for all base classes and one
+            for all new ones; ``prototypes`` and ``no-fine-tuning`` are those of the first view alone.
         fuser_options: options of the fuser.
         widths: columns of each view, where they differ, as with several backbones.
-        **options: of ``FewShotLearner``, for every view: draws, spread, balance, calibration, temperature, seed … A
-            stand-in is drawn in all views at once.
+        **options: of ``FewShotLearner``, for every view: rehearsal (by default ``left-out``), balance, calibration,
+            temperature, seed … A stand-in is drawn in all views at once.
 
     >>> rng = np.random.default_rng(0)
     >>> centres = rng.normal(size=(4, 16)) * 3
@@ -144,19 +155,22 @@ class ViewLearner:
     def _fit_fuser(self) -> Fuser | None:
         if self.fuser in ALONE:
             return None
-        fuser, _ = new_fuser(self.fuser, self.fitted, self.fuser_options, padding="inlierness")
+        options = self.fuser_options
+        if self.fuser == "afa":
+            options = {**_TIED, **options}
+            if options["structure"] == "tied":
+                n_base = len(self.parts[0].sessions[0])
+                options = {"groups": [0] * n_base + [1] * (len(self.classes) - n_base), **options}
+        fuser, _ = new_fuser(self.fuser, self.fitted, options, padding="inlierness")
         if fuser.trains:
-            rehearsed = [part.rehearse("residual") for part in self.parts]
+            rehearsed = [part.rehearse("left-out", _pair(part)) for part in self.parts]
             _, labels, weight = rehearsed[0]
-            fuser.fit(self._scores([features for features, _, _ in rehearsed]), labels, weight)
+            fuser.fit(np.concatenate([scores for scores, _, _ in rehearsed], 1), labels, weight)
         return fuser
 
     def _scores(self, parts: Sequence[Array]) -> Array:
-        scores = np.full((len(parts[0]), 2 * len(parts), len(self.classes)), np.nan, dtype=np.float32)
-        for v, (part, features) in enumerate(zip(self.parts, parts, strict=True)):
-            for member, head in enumerate((part.heads[0], part.heads[-1])):
-                scores[:, 2 * v + member, : head.n_classes] = head.scores(features)
-        return scores
+        pairs = zip(self.parts, parts, strict=True)
+        return np.concatenate([part.scores_of(features, _pair(part)) for part, features in pairs], 1)
 
     def _columns(self, X: Array) -> list[int]:
         if X.ndim != 2:
@@ -168,3 +182,8 @@ class ViewLearner:
 
     def _split(self, X: Array, columns: list[int] | None = None) -> list[Array]:
         return np.split(X, np.cumsum(columns or self._columns(X))[:-1], axis=1)
+
+
+def _pair(part: FewShotLearner) -> list[Any]:
+    """Return the two members of a view: its base head, and its newest head of prototypes."""
+    return [part.heads[0], part.heads[-1]]

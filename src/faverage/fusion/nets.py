@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -176,14 +176,15 @@ class NetworkFuser(Fuser):
 class AFAPaper(NetworkFuser):
     """The paper's AFA: full matrices, softmax output, projection onto the constraints after each step of Adam.
 
-    The options are those of ``faverage.AFA``. ``groups``, for ``structure="block"``, are those of all classes: to learn
-    classes that were added, make a new fuser.
+    The options are those of ``faverage.AFA``. ``groups``, for the structures block and tied, are those of all classes:
+    to learn classes that were added, make a new fuser.
     """
 
     means: Sequence[MeanSpec] = DEFAULT_MEANS
     structure: Structure = "full"
     output: Output = "softmax"
     constraint: Constraint = "projection"
+    mixing: Literal["nonnegative", "simplex"] | None = None
     scale: float = 10.0
     groups: GroupSpec | None = None
 
@@ -201,7 +202,7 @@ class AFAPaper(NetworkFuser):
 
     def build(self, n_models: int, n_classes: int) -> AFA:
         """Return the AFA network at its start, W = [I/K … I/K] and A = (scale/J)·[I … I]."""
-        options: dict[str, Any] = {"scale": self.scale, "groups": self.groups}
+        options: dict[str, Any] = {name: getattr(self, name) for name in ("mixing", "scale", "groups")}
         return AFA(n_models, n_classes, self.means, self.structure, self.output, self.constraint, **options)
 
     def explain(self, models: Sequence[str] | None = None, classes: Sequence[Any] | None = None) -> Explanation:

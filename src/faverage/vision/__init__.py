@@ -7,13 +7,13 @@ from faverage.vision.backbones import ResNet18, TinyNet, backbone_names, get_bac
 from faverage.vision.extract import extract_features
 from faverage.vision.eyes import Eyes
 from faverage.vision.feature_store import open_features, store_features
+from faverage.vision.lesson import turn_heads
 from faverage.vision.model import BaseModel, Head
 from faverage.vision.optimise import Training, learning_rate, train_network
 from faverage.vision.ranks import OtherFailed, Team, join
 from faverage.vision.shards import Shards
 from faverage.vision.trainable import Trainable
 from faverage.vision.training import hold_out, train_base
-from faverage.vision.turning import turn_heads
 from faverage.vision.views import View, get_views
 
 __all__ = [

@@ -133,8 +133,12 @@ class Look:
         with torch.inference_mode():
             batch = self.prepare(torch.from_numpy(self.images[rows]).to(self.place))
             with autocast(self.place, self.compute):
-                seen = [self.network(view(batch).contiguous(memory_format=self.layout)).float() for view in self.views]
+                seen = [self._see(view, batch) for view in self.views]
             result: Array = torch.cat(seen, 1).cpu().numpy()
         if not np.isfinite(result).all():
             raise FloatingPointError("the backbone gives features that are not numbers: check its weights")
         return result.astype(self.dtype)
+
+    def _see(self, view: View, batch: torch.Tensor) -> torch.Tensor:
+        looks = [self.network(look(batch).contiguous(memory_format=self.layout)).float() for look in view.looks]
+        return looks[0] if len(looks) == 1 else torch.stack(looks).mean(0)

@@ -13,10 +13,10 @@ from torch import nn
 from faverage.vision._device import Array, check_images, check_indices
 from faverage.vision.augment import Augment, Evaluate, transforms_for
 from faverage.vision.backbones import backbone_config, get_backbone
+from faverage.vision.lesson import TURNS, Lesson
 from faverage.vision.model import BaseModel, Head, HeadName, Network
 from faverage.vision.optimise import check_labels, train_network
 from faverage.vision.shards import Shards
-from faverage.vision.turning import TURNS, Turning
 
 __all__ = ["hold_out", "train_base"]
 
@@ -57,6 +57,9 @@ def train_base(
     head: HeadName = "linear",
     scale: float = 16.0,
     turned: bool = False,
+    mix: float = 0.0,
+    smoothing: float = 0.0,
+    contrast: float = 0.0,
     augment: Augment | None = None,
     transform: Evaluate | None = None,
     seed: int = 0,
@@ -71,8 +74,11 @@ def train_base(
         indices: rows to train on; by default all.
         head: ``linear`` (on unnormalised features) or ``cosine`` (without bias, ``scale`` times the cosine).
         scale: of the cosine head.
-        turned: learn classes and quarter turns together, see ``faverage.vision.turning``: every image counts four
+        turned: learn classes and quarter turns together, see ``faverage.vision.lesson``: every image counts four
             times, and the head has four rows a class, those of its turns.
+        mix: share of images that carry a part of another one, with both labels (CutMix).
+        smoothing: share of each target that is spread evenly over all classes.
+        contrast: weight of a supervised contrastive term.
         augment: the training transform; by default ``transforms_for`` the side of the images.
         transform: the evaluation transform that the model keeps; by default likewise.
         seed: of the first weights, the order of images and the augmentation.
@@ -89,18 +95,35 @@ def train_base(
     augment = augment or usual[0]
     n_classes = int(targets.max()) + 1
     network = _start(backbone, n_classes * (TURNS if turned else 1), head, scale, augment.size, seed)
+    lesson = _lesson(network, seed, turned=turned, mix=mix, smoothing=smoothing, contrast=contrast)
     training = train_network(
-        *(Turning(network) if turned else network, images, labels),
+        *(lesson, images, labels),
         indices=rows,
         augment=augment,
         seed=seed,
         describe={
             "backbone": backbone_config(network.backbone) or {"name": type(network.backbone).__name__},
             "head": {"kind": head, "scale": scale, "n_classes": n_classes} | ({"turned": True} if turned else {}),
+            **({} if lesson is network else {"lesson": {"mix": mix, "smoothing": smoothing, "contrast": contrast}}),
         },
         **options,
     )
     return network.finished(transform or usual[1], training)
+
+
+def _lesson(
+    network: Network, seed: int, *, turned: bool, mix: float, smoothing: float, contrast: float
+) -> Network | Lesson:
+    """Return what is trained: the network as it is, or with how it is taught."""
+    if not (0 <= mix <= 1 and 0 <= smoothing < 1 and contrast >= 0):
+        raise ValueError(
+            f"expected mix in [0, 1], smoothing in [0, 1) and contrast from 0, got {mix}, {smoothing} and {contrast}"
+        )
+    if not (turned or mix or smoothing or contrast):
+        return network
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(seed))
+        return Lesson(network, turned=turned, mix=mix, smoothing=smoothing, contrast=contrast)
 
 
 def _check_classes(targets: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 __all__ = ["View", "get_views"]
 
-_WORDS = re.compile(r"turn-(?P<turn>[123])|(?P<mirror>mirror)|zoom-(?P<zoom>0\.\d+)")
+_WORDS = re.compile(r"turn-(?P<turn>[123])|(?P<mirror>mirror)|(?P<both>both)|zoom-(?P<zoom>0\.\d+)")
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class View:
         turn: quarters, counter-clockwise.
         mirror: whether left and right change places, before turning.
         zoom: share of the side that is seen, scaled back to the full side; 1 sees all.
+        both: whether the image is seen as it is and mirrored, and the features of the two are averaged.
 
     >>> View.parse("turn-1"), View.parse("mirror, zoom-0.8").name
     (View(turn=1, mirror=False, zoom=1.0), 'mirror, zoom-0.8')
@@ -31,36 +32,45 @@ class View:
     turn: int = 0
     mirror: bool = False
     zoom: float = 1.0
+    both: bool = False
 
     def __post_init__(self) -> None:
         if self.turn not in (0, 1, 2, 3) or not 0.2 <= self.zoom <= 1:
             raise ValueError(f"a view turns by 0 to 3 quarters and sees a share from 0.2 to 1, got {self}")
+        if self.both and self.mirror:
+            raise ValueError("a view is 'mirror' or 'both', not the two of them")
 
     @classmethod
     def parse(cls, text: str) -> View:
-        """Read a name: ``plain``, or one or more of ``mirror``, ``turn-1``, ``zoom-0.8`` with commas between."""
+        """Read a name: ``plain``, or several of ``mirror``, ``both``, ``turn-1``, ``zoom-0.8`` with commas between."""
         view = cls()
         for word in (part.strip() for part in text.split(",")):
             if word == "plain":
                 continue
             found = _WORDS.fullmatch(word)
             if found is None:
-                known = "plain, mirror, turn-1, turn-2, turn-3, zoom-0.8"
+                known = "plain, mirror, both, turn-1, turn-2, turn-3, zoom-0.8"
                 raise ValueError(f"unknown view {text!r}: expected {known}, or several with commas between")
-            turn, mirror, zoom = (found[name] for name in ("turn", "mirror", "zoom"))
-            view = cls(int(turn or view.turn), bool(mirror) or view.mirror, float(zoom or view.zoom))
+            turn, mirror, zoom, both = (found[name] for name in ("turn", "mirror", "zoom", "both"))
+            turn, zoom = int(turn or view.turn), float(zoom or view.zoom)
+            view = cls(turn, bool(mirror) or view.mirror, zoom, bool(both) or view.both)
         return view
 
     @property
     def name(self) -> str:
         """What ``parse`` reads."""
-        words = ["mirror"] if self.mirror else []
+        words = [word for word in ("mirror", "both") if getattr(self, word)]
         words += [f"turn-{self.turn}"] if self.turn else []
         words += [f"zoom-{self.zoom:g}"] if self.zoom < 1 else []
         return ", ".join(words) or "plain"
 
+    @property
+    def looks(self) -> tuple[View, ...]:
+        """The views that this one averages: itself, or the image as it is and mirrored."""
+        return (replace(self, both=False), replace(self, both=False, mirror=True)) if self.both else (self,)
+
     def __call__(self, images: Tensor) -> Tensor:
-        """Return images ``(n, 3, s, s)`` as this view has them."""
+        """Return images ``(n, 3, s, s)`` as this view has them; the first look of ``both``."""
         if self.mirror:
             images = images.flip(3)
         if self.turn:

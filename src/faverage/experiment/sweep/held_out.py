@@ -53,7 +53,7 @@ def held_out_loss(method: str, features: Features, config: RunConfig, draw: int)
     sessions = [(x, y, _left_out(y, config.seed, draw)) for x, y in features.train]
     if not any(left.any() for _, _, left in sessions):
         return None
-    learner = learner_of(method, config)
+    learner = learner_of(method, config, features.widths)
     rest = features.memory[~aside], features.memory_labels[~aside]
     learner.fit_base(*rest, head=features.head, prototypes=features.prototypes)
     for x, y, left in sessions:

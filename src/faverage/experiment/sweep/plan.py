@@ -15,8 +15,11 @@ from faverage.experiment.run import digest, versions
 __all__ = ["Cell", "Plan", "Task", "label_of", "value_of"]
 
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(RunConfig)}
-_LATE = tuple(name for name in AFTER_BASE if name != "views")  # base training and extraction do not read them
+_LATE = tuple(
+    name for name in AFTER_BASE if name not in ("views", "networks")
+)  # base training and extraction do not read them
 _OF_RIVALS = ("recipe", "rival_epochs")
+_NOT_OF_RIVALS = (*_LATE, "turned", "mix", "smoothing", "start", "views", "networks")
 _FIXED = {
     **dict.fromkeys(
         ("methods", "seed", "seeds", "draws"), "it stands beside 'over': methods x seeds x draws x options"
@@ -139,7 +142,11 @@ def value_of(value: Any) -> str:
 
     >>> value_of(["plain", "turn-1"])
     'plain + turn-1'
+    >>> value_of([{}, {"start": 1, "flip": True}])
+    'as given + start 1, flip true'
     """
+    if isinstance(value, dict):
+        return label_of(value)
     if isinstance(value, list):
         return " + ".join(value_of(one) for one in value)
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
@@ -148,7 +155,7 @@ def value_of(value: Any) -> str:
 def _tasks(config: RunConfig, method: str, found: dict[str, str]) -> Iterator[Task]:
     """Yield the runs of a cell, each after what it needs; options that the method does not read are left out."""
     rival = method in RIVAL_METHODS
-    names = (*_LATE, "turned", "views") if rival else _OF_RIVALS
+    names = _NOT_OF_RIVALS if rival else _OF_RIVALS
     unread = {name: _DEFAULTS[name] for name in names}
     recipe = {name: getattr(config, name) for name in _OF_RIVALS} if rival else {}
     for seed in config.seeds or (config.seed,):
@@ -204,5 +211,11 @@ def _config(settings: dict[str, Any], file: Path) -> RunConfig:
     for name in ("data", "features", "weights", "tensorboard"):
         path = getattr(config, name)
         if path is not None:
-            exact[name] = str(Path(path).expanduser().absolute())
+            exact[name] = _exact(path)
+    own = [{**one, "weights": _exact(one["weights"])} if one.get("weights") else one for one in config.networks]
+    exact["networks"] = tuple(own)
     return replace(config, **exact)
+
+
+def _exact(path: str) -> str:
+    return str(Path(path).expanduser().absolute())

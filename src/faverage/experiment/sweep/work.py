@@ -76,7 +76,9 @@ def _base(task: Task, out: Path, progress: Any) -> None:
     folder, spare = out / "work" / task.folder, task.config.draws > 1
     folder.mkdir(exist_ok=True)
     if read_shared(folder, spare) is None:
-        write_shared(features_of_benchmark(task.config, folder, progress), folder, spare)
+        count = len(task.config.networks)
+        folders = [folder / f"network-{k}" for k in range(1, count + 1)] or [folder]
+        write_shared(features_of_benchmark(task.config, folders, progress), folder, spare)
 
 
 def _rival(task: Task, out: Path, progress: Any) -> None:
@@ -119,7 +121,7 @@ def _features(task: Task, out: Path, progress: Any) -> Features:
     if task.config.features is not None:
         return features_of_file(Path(task.config.features))
     if task.method in RIVAL_METHODS:
-        return features_of_benchmark(task.config, out / "work" / task.folder, progress)
+        return features_of_benchmark(task.config, [], progress)
     features = read_shared(out / "work" / str(task.shared), task.config.draws > 1)
     if features is None:
         raise OSError(f"the features of the base session in {out / 'work' / str(task.shared)} are gone: start again")

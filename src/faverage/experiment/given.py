@@ -1,0 +1,83 @@
+"""What a person gives, from a YAML file or the command line, as plain settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from faverage.experiment.settings import ConfigError
+
+__all__ = ["Layers", "check_names", "methods_of", "read_yaml", "scaled", "seeds_of", "views_of"]
+
+Layers = Sequence[dict[str, Any]]  # settings by name, each laid over those before
+
+
+def scaled(lr: Any, usual: Any, size: Any) -> Any:
+    """Return the learning rate for a batch of another size than the usual one, in proportion.
+
+    What cannot be is left to the checks.
+    """
+    known = all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in (lr, usual, size))
+    return lr * size / usual if known else lr
+
+
+def methods_of(given: Any, every: Sequence[str]) -> tuple[str, ...]:
+    """Return names from a list or from text with commas between; ``all`` stands for ``every`` one."""
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, list | tuple):
+        raise ConfigError(f"methods must be names, as 'afa, vote' or [afa, vote], got {given!r}")
+    flat: list[str] = []
+    for name in (str(name).strip() for name in names):
+        flat += [m for m in (every if name == "all" else (name,)) if m and m not in flat]
+    return tuple(flat)
+
+
+def views_of(layers: Layers, usual: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
+    """Return the names of the views of a network, and how many of all views to take; None: all.
+
+    A number in place of names counts those of the layers below it, of all networks.
+    """
+    given = [usual, *(layer["views"] for layer in layers if "views" in layer)]
+    views: Any = given[-1]
+    count: int | None = None
+    if isinstance(views, int) and not isinstance(views, bool):
+        count, views = views, next(named for named in reversed(given) if isinstance(named, list | tuple))
+    check_names(views)
+    return tuple(views), count
+
+
+def check_names(views: Any) -> None:
+    """Raise ConfigError unless these are names of views, known or not."""
+    if not isinstance(views, list | tuple) or not all(isinstance(name, str) for name in views):
+        raise ConfigError(f"views must be a list of names, as [plain, turn-1], got {views!r}")
+
+
+def seeds_of(given: Any) -> tuple[int, ...] | None:
+    """Return several seeds from a list or from text with commas between."""
+    if given is None:
+        return None
+    parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list | tuple) else [given]
+    try:
+        seeds = tuple(dict.fromkeys(int(str(part)) for part in parts))
+    except ValueError:
+        seeds = ()
+    if not seeds or min(seeds) < 0:
+        raise ConfigError(f"seeds must be whole numbers of at least 0, as '0,1,2' or [0, 1, 2], got {given!r}")
+    return seeds
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """Return the settings in a YAML file; ConfigError where there are none."""
+    import yaml
+
+    if not file.is_file():
+        raise ConfigError(f"no such file: {file}")
+    try:
+        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
+    if not isinstance(settings, dict):
+        found = "nothing" if settings is None else f"a {type(settings).__name__}"
+        raise ConfigError(f"{file} must hold settings as 'name: value' lines, found {found}")
+    return settings
