@@ -4,9 +4,12 @@
     python benchmarks/train_speed.py --modes default max-autotune-no-cudagraphs
     python benchmarks/train_speed.py --device cpu --side 32 --steps 4 --backbone tiny
     python benchmarks/train_speed.py --json out.json --profile 25   # the numbers as data; the 25 costliest kernels
+    python benchmarks/train_speed.py --crop 64 --turned --batch-size 64 --steps 200   # base training of --recipe best
 
 Each variant trains for some epochs of ``--steps`` steps. The first epoch warms up; the speed is that of the median of
-the others, from gathering the batch to the optimiser's step. Compiling is not counted in it but shown beside it.
+the others, from gathering the batch to the optimiser's step. Compiling is not counted in it but shown beside it. The
+share is that of the rate of large matrix products, measured in the same run: three times the arithmetic of a forward
+pass, for every pass of an image.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from faverage.vision import get_backbone, train_base
+from faverage.vision import get_backbone, train_base, transforms_for
 
 
 def measure(options: argparse.Namespace, images: np.ndarray, labels: np.ndarray, **variant: Any) -> dict[str, Any]:
@@ -45,6 +49,9 @@ def measure(options: argparse.Namespace, images: np.ndarray, labels: np.ndarray,
             device=options.device,
             precision=options.precision,
             lr=0.01,
+            augment=transforms_for(options.side, crop=options.crop)[0],
+            turned=options.turned,
+            head="cosine" if options.turned else "linear",
             **variant,
         )
     whole = time.perf_counter() - start
@@ -60,6 +67,29 @@ def measure(options: argparse.Namespace, images: np.ndarray, labels: np.ndarray,
         "gpu_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None,
         "warnings": sorted({str(w.message) for w in caught if "failed" in str(w.message)}),
     }
+
+
+def matrix_rate(device: str, precision: str) -> float:
+    """Return the floating-point operations a second of large matrix products, the best of ten."""
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    n, kind = (8192, torch.bfloat16) if on_gpu and precision != "float32" else (2048, torch.float32)
+    a, b = (torch.randn(n, n, device="cuda" if on_gpu else "cpu", dtype=kind) for _ in range(2))
+    seconds = []
+    for _ in range(13):
+        start = time.perf_counter()
+        a @ b
+        if on_gpu:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return float(2 * n**3 / min(seconds[3:]))
+
+
+def work(options: argparse.Namespace) -> float:
+    """Return the floating-point operations that training spends on one image."""
+    size = transforms_for(options.side, crop=options.crop)[0].size
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        get_backbone(options.backbone).eval()(torch.zeros(1, 3, size, size))
+    return 3.0 * counter.get_total_flops() * (4 if options.turned else 1)
 
 
 def profile(options: argparse.Namespace, images: np.ndarray, labels: np.ndarray, **variant: Any) -> str:
@@ -100,6 +130,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--backbone", default="resnet18_small")
     parser.add_argument("--side", type=int, default=84, help="of the stored images, in pixels")
+    parser.add_argument("--crop", type=int, help="side of the training crops")
+    parser.add_argument("--turned", action="store_true", help="every image in four turns")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--steps", type=int, default=100, help="an epoch")
     parser.add_argument("--epochs", type=int, default=3, help="measured, after one that warms up")
@@ -115,22 +147,25 @@ def main() -> None:
     labels = np.arange(n) % min(60, n)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and options.device != "cpu" else None
     print(f"torch {torch.__version__}, {gpu or platform.processor() or 'CPU'}: {options.backbone} at {options.side} px")
+    rate = matrix_rate(options.device, options.precision)
+    print(f"large matrix products: {rate / 1e12:,.1f} TFLOP/s")
     rows: list[dict[str, Any]] = []
     for variant in variants(options):
         row = measure(options, images, labels, **variant)
         row["ratio"] = row["images_per_second"] / rows[0]["images_per_second"] if rows else 1.0
+        row["share"] = row["images_per_second"] * work(options) / rate
         rows.append(row)
         mode = f" ({variant['compile']})" if variant["compile"] else ""
         print(
             f"{row['ran']['step'] + mode:40s} {row['images_per_second']:10,.0f} images/s  x{row['ratio']:.2f}"
-            f"  ready after {row['seconds_to_start']:.1f} s",
+            f"  {row['share']:.0%} of the matrix rate  ready after {row['seconds_to_start']:.1f} s",
             *row["warnings"],
             sep="\n  " if row["warnings"] else " ",
             flush=True,
         )
     if options.json:
         settings = {k: v for k, v in vars(options).items() if k != "json"}
-        about = {"torch": torch.__version__, "gpu": gpu, "settings": settings, "rows": rows}
+        about = {"torch": torch.__version__, "gpu": gpu, "matrix_rate": rate, "settings": settings, "rows": rows}
         options.json.write_text(json.dumps(about, indent=1) + "\n")
     if options.profile:
         best = max(rows, key=lambda row: row["images_per_second"])["asked"]

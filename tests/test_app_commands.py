@@ -141,6 +141,13 @@ def test_the_size_of_the_photos_chooses_the_network(tmp_path: Path, monkeypatch:
     call("teach", tmp_path / "m1", "cross", save(tmp_path / "cross", "cross", 2))
 
 
+def test_from_a_run_that_learned_turned_images(tmp_path: Path) -> None:
+    call("run", "digits", "--recipe", "best", "--epochs", 2, "--views", 1, "--jobs", 1, "--out", tmp_path / "run")
+    call("train", "--from-run", tmp_path / "run", "--out", tmp_path / "model")
+    learner = Model.load(tmp_path / "model").learner
+    assert learner.heads[0].weight.shape[0] == 6 and learner.heads[0].scale == 16.0
+
+
 def test_from_a_finished_run(tmp_path: Path) -> None:
     fast = ("--epochs", 1, "--methods", "prototypes", "--jobs", 1)
     call("run", "digits", *fast, "--out", tmp_path / "run")

@@ -151,6 +151,9 @@ def run(
     strategy: Annotated[str | None, typer.Option(help="How they share it.", show_default="ddp")] = None,
     jobs: Annotated[int | None, typer.Option(help="Methods at a time.", show_default="all cores")] = None,
     tensorboard: Annotated[str | None, typer.Option(help="Folder for TensorBoard.")] = None,
+    save_features: Annotated[
+        Path | None, typer.Option(help="File (.npz) for features of shots and tests, to give to --features.")
+    ] = None,
 ) -> None:
     """Train on base classes, learn the sessions, compare the methods: the paper's experiment on one data set.
 
@@ -179,7 +182,8 @@ def run(
     try:
         with screen:
             command = shlex.join(["faverage", *sys.argv[1:]])
-            results = carry_out(settings, folder, command=command, progress=screen.progress)
+            say = screen.progress
+            results = carry_out(settings, folder, command=command, progress=say, save_features=save_features)
     except (Exception, KeyboardInterrupt) as error:
         said = explain(error, folder, screen.stage)
         if said is None:
@@ -193,7 +197,9 @@ def run(
     if results is None:  # not the first of several processes
         return
     Console().print(Text(markdown(results)), soft_wrap=True)
-    Console().print(Text(f"Wrote {folder}/results.json, table.md, table.tex, table.csv, report.html"), soft_wrap=True)
+    more = f", and {save_features}" if save_features is not None else ""
+    wrote = f"Wrote {folder}/results.json, table.md, table.tex, table.csv, report.html{more}"
+    Console().print(Text(wrote), soft_wrap=True)
 
 
 @app.command()

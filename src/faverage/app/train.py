@@ -19,7 +19,7 @@ from faverage.app.names import ModelError, clean_name
 from faverage.data.benchmark import shown
 from faverage.data.sources import Item, class_folders, class_items
 from faverage.data.store import open_store
-from faverage.fscil import FewShotLearner
+from faverage.fscil import CosineHead, FewShotLearner
 from faverage.fscil.heads import unit
 from faverage.fscil.learner import held_out
 from faverage.vision import BaseModel, Team, backbone_names, extract_features, get_backbone, load_weights, train_base
@@ -156,12 +156,15 @@ def base_learner(
         device: where to look at the images.
         seed: of the learner.
     """
+    from faverage.experiment.base import base_heads
+
     rest = np.flatnonzero(~aside)
     features = extract_features(model.backbone, images, rest, transform=model.transform, device=device, progress=True)
     means = np.stack([unit(features[numbers[rest] == c]).mean(0) for c in range(len(names))])
     order = np.argsort(np.array(names))  # a learner has its base classes in this order
-    assert model.head_bias is not None  # a linear head has one
-    head = (model.head_weight.numpy()[order], model.head_bias.numpy()[order])
+    own = base_heads(model, ["plain"])[0]
+    cosine = isinstance(own, CosineHead)
+    head = CosineHead(own.weight[order], own.scale) if cosine else (own[0][order], own[1][order])
     labels = np.array(names)[numbers[aside]]
     return FewShotLearner(model, device=device, seed=seed).fit_base(
         images[aside], labels, head=head, prototypes=means[order]

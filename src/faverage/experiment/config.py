@@ -12,7 +12,8 @@ import numpy as np
 from faverage.data import benchmark_names
 from faverage.experiment.given import methods_of, read_yaml, scaled, seeds_of, views_of
 from faverage.experiment.networks import check_networks, each_network, networks_of, settled
-from faverage.experiment.recipes import recipe_of
+from faverage.experiment.ready import check_chosen, file_views
+from faverage.experiment.recipes import USUAL, recipe_of
 from faverage.experiment.settings import FLOATS, ConfigError, as_float, check_settings
 from faverage.fscil.fusers import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
@@ -46,7 +47,7 @@ class RunConfig:
     Attributes:
         dataset: a benchmark's name.
         data: folder of the data; by default the variable FAVERAGE_DATA.
-        features: a ``.npz`` of ready features; the base session is then not trained.
+        features: a ``.npz`` of ready features, of one view or several; the base session is then not trained.
         methods: what to compare.
         recipe: how to train: ``shared`` gives all methods the same backbone, crops and epochs of the base session;
             ``paper`` gives each rival those of its own paper; ``best`` is ``shared``, with ``recipes.BEST`` under
@@ -73,7 +74,7 @@ class RunConfig:
         start: which of several networks of one seed this is: other first weights, order and augmentation, the same
             held-out images.
         views: ways to look at each image, see ``faverage.vision.View``; each gives members to fuse. A number takes that
-            many of them, from the first, counted over all networks.
+            many of them, from the first, counted over all networks. By default a file of features gives all of its.
         networks: settings of each network, laid over those of the run, see ``networks.SETTINGS``; none: the run's own.
         hold_out: images of each base class kept for rehearsal.
         stand_ins: examples that stand in for each new class in rehearsal.
@@ -101,10 +102,10 @@ class RunConfig:
     shots: int = 5
     backbone: str = "resnet18_small"
     weights: str | None = None
-    epochs: int = 57
+    epochs: int = USUAL["epochs"]
     rival_epochs: int | None = None
-    batch_size: int = 128
-    lr: float = 0.1
+    batch_size: int = USUAL["batch_size"]
+    lr: float = USUAL["lr"]
     schedule: Literal["cosine", "paper"] = "cosine"
     weight_decay: float = 5e-4
     flip: bool = True
@@ -138,7 +139,7 @@ class RunConfig:
         if name not in benchmark_names():
             raise ConfigError(f"unknown dataset '{name}'; known are: {', '.join(benchmark_names())}")
         explicit = {**settings, **given}
-        usual = recipe_of(name, explicit.get("recipe"))
+        usual = recipe_of(name, explicit.get("recipe"), ready=explicit.get("features") is not None)
         layers = [usual, settings, given]
         merged = {**usual, **explicit, "dataset": name}
         known = {f.name for f in fields(cls)}
@@ -149,7 +150,9 @@ class RunConfig:
             lr = merged.get("lr", cls.lr)
             merged["lr"] = scaled(lr, usual.get("batch_size", cls.batch_size), explicit["batch_size"])
         merged["methods"] = methods_of(merged.get("methods", DEFAULT_METHODS), (*RIVAL_METHODS, *DEFAULT_METHODS))
-        merged["views"], count = views_of(layers, cls.views)
+        ready = merged.get("features")
+        there = file_views(Path(ready)) if isinstance(ready, str) and Path(ready).is_file() else None
+        merged["views"], count = views_of(layers, there or cls.views)
         merged["seeds"] = seeds_of(merged.get("seeds"))
         if merged["seeds"]:
             merged["seed"] = merged["seeds"][0]
@@ -161,7 +164,12 @@ class RunConfig:
         merged["networks"] = networks_of(layers, *batch)
         config = replace(cls(), **merged)
         config.check()
-        return settled(config, count)
+        config = settled(config, count)
+        if there is not None:
+            check_chosen(Path(str(ready)), config.views, there)
+        elif config.recipe == "best" and ready is not None:
+            raise ConfigError(f"recipe 'best' fuses views, and {ready} has none: write one with --save-features")
+        return config
 
     def check(self) -> None:
         """Raise ConfigError where a setting cannot be."""
@@ -175,8 +183,6 @@ class RunConfig:
             raise ConfigError(f"'{rivals[0]}' trains its own network on images, and --features has none: leave one out")
         if self.recipe not in ("shared", "paper", "best"):
             raise ConfigError(f"recipe must be 'shared', 'paper' or 'best', got {self.recipe!r}")
-        if self.recipe == "best" and self.features is not None:
-            raise ConfigError("recipe 'best' has views and networks, which need images: leave it or --features out")
         check_settings(self)
         check_networks(self)
 

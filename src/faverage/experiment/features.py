@@ -86,21 +86,24 @@ class Features:
         return replace(self, rows=self.rows.redrawn(self.labels, seed, draw), pictures=None)
 
 
-def features_of_file(path: Path) -> Features:
-    """Read ready features: ``base_*``, ``novel`` and ``test`` arrays with their labels; sessions of five classes."""
-    f, labels = read_features(path)
-    n_base = len(f["base_prototypes"])
-    new = np.unique(labels["novel"])
-    groups = [new[i : i + 5].tolist() for i in range(0, len(new), 5)]
-    places = [np.flatnonzero(np.isin(labels["novel"], group)) for group in groups]
+def features_of_file(path: Path, views: Sequence[str] | None = None) -> Features:
+    """Read ready features: ``base_*``, ``novel`` and ``test`` arrays with their labels.
+
+    Args:
+        path: of the file.
+        views: which of its views, where it has some; by default all.
+    """
+    ready = read_features(path, views)
+    vectors, labels = ready.vectors, ready.labels
+    places = [np.flatnonzero(np.isin(labels["novel"], group)) for group in ready.sessions[1:]]
     tests = np.arange(len(labels["novel"]), len(labels["novel"]) + len(labels["test"]))
     return Features(
-        f["base_memory"],
+        vectors["base_memory"],
         labels["base_memory"],
-        f["base_prototypes"],
-        (f["base_head_weight"], f["base_head_bias"]),
-        [list(range(n_base)), *groups],
-        np.concatenate([f["novel"], f["test"]]),
+        vectors["base_prototypes"],
+        ready.head,
+        ready.sessions,
+        np.concatenate([vectors["novel"], vectors["test"]]),
         np.concatenate([labels["novel"], labels["test"]]),
         Rows(tuple(places), tests, tests[:0]),
         [str(c) for c in range(int(labels["test"].max()) + 1)],

@@ -31,7 +31,10 @@ def run_methods(
 
     drawn = features.redrawn(config.seed, draw)
     doing = "running the methods" + (f", seed {config.seed}, draw {draw}" if config.repeated else "")
-    stamp = _fingerprint(drawn, {name: getattr(config, name) for name in AFTER_BASE})
+    settings = {name: getattr(config, name) for name in AFTER_BASE}
+    if config.features is not None and isinstance(features.head, list):  # a file may come with other scales
+        settings["scales"] = [getattr(head, "scale", None) for head in features.head]
+    stamp = _fingerprint(drawn, settings)
     names = {m: f"{m}-{draw}-{stamp}" for m in config.methods}
     if features.pictures is not None:
         names |= {m: f"{rival_folder(m, config, features.pictures)}-{draw}" for m in config.methods if m in RIVALS}
@@ -79,7 +82,7 @@ def learner_of(method: str, config: RunConfig, widths: Sequence[int] | None = No
     """Return the learner of a fuser in a run, before it learned anything; ``widths`` are the columns of each view."""
     names = ("spread", "balance", "calibration", "temperature", "seed")
     options: dict[str, Any] = {"draws": config.stand_ins, **{name: getattr(config, name) for name in names}}
-    if config.many:
+    if config.many or widths is not None:
         return ViewLearner(config.view_names, fuser=method, widths=widths, **options)
     return FewShotLearner(fuser=method, threshold=config.threshold, **options)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BEST", "BEST_OF", "RECIPES", "recipe_of"]
+__all__ = ["BEST", "BEST_OF", "RECIPES", "USUAL", "recipe_of"]
 
-# settings of the base session, where a data set wants others than the defaults
+USUAL: dict[str, Any] = {"epochs": 57, "batch_size": 128, "lr": 0.1}
+
+# settings of the base session, where a data set wants others than the usual ones
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {"backbone": "tiny", "epochs": 20, "batch_size": 64, "lr": 0.05, "flip": False},
     "mini-imagenet": {"crop": 64, "epochs": 100},
@@ -16,11 +18,12 @@ RECIPES: dict[str, dict[str, Any]] = {
     "fgvc-aircraft": {"backbone": "resnet18_large", "lr": 0.01},
 }
 
-# laid over them by ``--recipe best``
+# laid over them by ``--recipe best``: a network that learns classes and turns, and the data set's usual one beside it
 BEST: dict[str, Any] = {
     "turned": True,
-    "views": ["plain", "turn-1", "turn-2", "turn-3"],
+    "views": ["both", "both, turn-1", "both, turn-2", "both, turn-3"],
     "batch_size": 64,
+    "networks": [{}, {"turned": False, "views": ["both"]}],
     "calibration": 0.2,
     "balance": 2.0,
     "methods": ["prototypes", "arithmetic", "geometric", "log-pool", "logistic", "afa"],
@@ -29,8 +32,23 @@ BEST: dict[str, Any] = {
 # and over those, where a data set wants others
 BEST_OF: dict[str, dict[str, Any]] = {"mini-imagenet": {"epochs": 150}, "tiered-imagenet": {"epochs": 150}}
 
+AFTER_FEATURES = ("calibration", "balance", "methods")
 
-def recipe_of(dataset: str, recipe: Any) -> dict[str, Any]:
-    """Return the settings that lie over the defaults and under what a person gives."""
+
+def recipe_of(dataset: str, recipe: Any, *, ready: bool = False) -> dict[str, Any]:
+    """Return the settings that lie over the defaults and under what a person gives.
+
+    Args:
+        dataset: its name.
+        recipe: ``best``, or another.
+        ready: whether features are given: then there is no base session to have settings.
+    """
     usual = RECIPES.get(dataset, {})
-    return {**usual, **BEST, **BEST_OF.get(dataset, {})} if recipe == "best" else usual
+    if recipe != "best":
+        return usual
+    best = {**BEST, **BEST_OF.get(dataset, {})}
+    if ready:
+        return {**usual, **{name: best[name] for name in AFTER_FEATURES if name in best}}
+    of_training = {name: usual.get(name, value) for name, value in USUAL.items()}
+    networks = [{**of_training, **net} if net.get("turned") is False else net for net in best.get("networks", [])]
+    return {**usual, **best, "networks": networks}

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from faverage.experiment.config import ConfigError, RunConfig
+from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
 from faverage.experiment.features import Features, Progress, features_of_benchmark, features_of_file
 from faverage.experiment.methods import run_methods
 from faverage.experiment.paper import NOTES, PAPER
+from faverage.experiment.ready import write_features
 from faverage.experiment.repeats import combine, compare
 from faverage.experiment.tables import TABLES
 from faverage.storage import replacing
@@ -30,7 +31,12 @@ __all__ = ["digest", "run", "versions"]
 
 
 def run(
-    config: RunConfig, out: Path, *, command: str = "", progress: Progress = lambda *_: None
+    config: RunConfig,
+    out: Path,
+    *,
+    command: str = "",
+    progress: Progress = lambda *_: None,
+    save_features: Path | None = None,
 ) -> dict[str, Any] | None:
     """Carry out a run and write it to ``out``: results.json, table.md, table.tex, table.csv, report.html.
 
@@ -38,13 +44,26 @@ def run(
     the same settings goes on where it was and ends with the same numbers. Several processes share base training and
     extraction; the first one does the rest.
 
+    Args:
+        config: the settings.
+        out: folder for the results.
+        command: what was typed, to be told.
+        progress: hears what is being done.
+        save_features: a ``.npz`` to write after the base session, which ``features`` reads: what the methods see, but
+            without spare examples, which further draws take shots from.
+
     Returns:
         What is in results.json; None in a process that is not the first.
     """
     start = time.perf_counter()
+    if save_features is not None:
+        _check_saving(config, save_features)
     ready = _features(config, out, progress)
     if ready is None:
         return None
+    if save_features is not None:
+        progress("writing the features", 0, 0)
+        write_features(ready[0][2], config.view_names, save_features)
     repeats = [
         {"seed": one.seed, "draw": draw, "methods": run_methods(one, features, draw, work, progress)}
         for one, work, features in ready
@@ -75,6 +94,23 @@ def run(
     return results
 
 
+def _check_saving(config: RunConfig, file: Path) -> None:
+    """Raise ConfigError where a run has no features of one seed to write, or must not write there."""
+    if len(config.seeds or ()) > 1:
+        raise ConfigError(f"--save-features is for one seed, and this run has {len(config.seeds or ())}")
+    if set(config.methods) <= set(RIVAL_METHODS):
+        raise ConfigError("--save-features: these methods train networks of their own: add another, such as afa")
+    if config.features is not None and Path(config.features).resolve() == file.resolve():
+        raise ConfigError(f"--save-features {file} is what --features reads: name another file")
+    if file.is_dir():
+        raise ConfigError(f"--save-features {file} is a folder, expected a .npz file: name another")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"--save-features {file}: its folder cannot be made ({reason}): name another") from None
+
+
 def _features(config: RunConfig, out: Path, progress: Progress) -> list[tuple[RunConfig, Path, Features]] | None:
     """Return settings, work folder and features for every seed; None in a process that is not the first."""
     from faverage.vision import OtherFailed
@@ -89,7 +125,7 @@ def _features(config: RunConfig, out: Path, progress: Progress) -> list[tuple[Ru
         warnings.simplefilter("ignore")  # the first process says it
     try:
         if config.features is not None:
-            ready = [(one, work, features_of_file(Path(config.features))) for one, work in ones]
+            ready = [(one, work, features_of_file(Path(config.features), config.views)) for one, work in ones]
         else:
             places = [[_work(network, out) for network in one.each] for one in seeds]
             pairs = zip(ones, places, strict=True)

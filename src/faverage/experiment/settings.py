@@ -86,14 +86,24 @@ def check_settings(config: RunConfig) -> None:
 
 
 def _check_views(config: RunConfig) -> None:
+    from faverage.experiment.ready import file_views
     from faverage.vision import get_views
 
+    ready = Path(config.features) if isinstance(config.features, str) and config.features else None
+    if ready is not None:
+        if config.networks:
+            raise ConfigError("networks need images, and --features has none: leave one out")
+        if file_views(ready) is not None:  # the names are its own
+            return
     try:
         get_views(config.views)
     except ValueError as error:
         raise ConfigError(f"views: {error}") from None
-    if config.features is not None and config.many:
-        raise ConfigError("views, turned and networks need images, and --features has none: leave one out")
+    if ready is not None and config.many:
+        raise ConfigError(
+            f"views and turned need images or a file of features with views, and {ready} has none: "
+            "write one with --save-features, or leave them out"
+        )
 
 
 def _check_backbone(config: RunConfig) -> None:

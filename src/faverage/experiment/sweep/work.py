@@ -119,7 +119,7 @@ def _run(task: Task, out: Path, progress: Any) -> dict[str, Any]:
 
 def _features(task: Task, out: Path, progress: Any) -> Features:
     if task.config.features is not None:
-        return features_of_file(Path(task.config.features))
+        return features_of_file(Path(task.config.features), task.config.views)
     if task.method in RIVAL_METHODS:
         return features_of_benchmark(task.config, [], progress)
     features = read_shared(out / "work" / str(task.shared), task.config.draws > 1)

@@ -1,0 +1,101 @@
+"""What each part of the recipe ``best`` adds, after base training: one row a part, over several draws of the shots.
+
+    faverage run mini-imagenet --data ROOT --recipe best --save-features best.npz
+    python benchmarks/ablation.py best.npz --json ablation.json
+
+Each row has all that the row above it has, and one thing more. Shots are drawn as ``faverage run --draws`` draws them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed
+
+from faverage.experiment.features import Features, features_of_file
+from faverage.experiment.recipes import BEST
+from faverage.experiment.sessions import Outcome
+from faverage.fscil import ViewLearner
+
+PAPER = {
+    "means": ["arithmetic", "geometric", "harmonic"],
+    "output": "softmax",
+    "mixing": None,
+    "scale": 10.0,
+    "lr": 0.01,
+}
+PER_CLASS = {"structure": "per_class", **PAPER}
+TRADE = {name: BEST[name] for name in ("balance", "calibration")}
+ROWS: list[tuple[str, dict[str, Any]]] = [
+    ("nearest prototypes, one view", {"views": 1, "fuser": "prototypes"}),
+    ("all views, their geometric mean", {"fuser": "geometric"}),
+    ("AFA, one weight a class, stand-ins", {"fuser_options": PER_CLASS, "rehearsal": "residual"}),
+    ("each shot left out in turn", {"fuser_options": PER_CLASS}),
+    ("weights that classes of a kind share", {"fuser_options": PAPER}),
+    ("output (Σ A x)^T instead of softmax", {}),
+    ("balance", {"balance": TRADE["balance"]}),
+    ("calibration", TRADE),
+    ("instead of AFA: log-pool", {"fuser": "log-pool", **TRADE}),
+    ("instead of AFA: logistic", {"fuser": "logistic", **TRADE}),
+    ("instead of AFA: arithmetic mean", {"fuser": "arithmetic", **TRADE}),
+]
+
+
+def measure(features: Features, views: list[str], row: dict[str, Any], draw: int, seed: int) -> list[dict[str, Any]]:
+    """Take one row through all sessions with one draw of the shots; return the metrics of each."""
+    import torch
+
+    torch.set_num_threads(1)
+    options = {**row, "seed": seed}
+    count = options.pop("views", len(views))
+    width = features.prototypes.shape[1] // len(views) * count
+    drawn = features.redrawn(seed, draw)
+    learner = ViewLearner(views[:count], **options)
+    learner.fit_base(
+        drawn.memory[:, :width], drawn.memory_labels, head=drawn.head[:count], prototypes=drawn.prototypes[:, :width]
+    )
+    outcome, test, labels = Outcome(drawn.sessions), drawn.test[:, :width], drawn.test_labels
+    for k in range(len(drawn.sessions)):
+        if k > 0:
+            X, y = drawn.train[k - 1]
+            learner.learn_session(X[:, :width], y)
+        seen = np.isin(labels, np.concatenate(drawn.sessions[: k + 1]))
+        outcome.add(labels[seen], learner.predict(test[seen]), 0.0)
+    sessions: list[dict[str, Any]] = outcome.to_dict()["sessions"]
+    return sessions
+
+
+def main() -> None:
+    """Parse the options, measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("features", type=Path)
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=-1)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with np.load(options.features) as file:
+        views = [str(name) for name in file["views"]]
+    features = features_of_file(options.features, views)
+    todo = [(name, row, draw) for name, row in ROWS for draw in range(options.draws)]
+    jobs = Parallel(n_jobs=options.jobs, return_as="generator")
+    found = jobs(delayed(measure)(features, views, row, draw, options.seed) for _, row, draw in todo)
+    results: dict[str, list[Any]] = {}
+    print("| after the last session (%) | F1 | accuracy | base | new |\n|---|---:|---:|---:|---:|")
+    for (name, _, _), sessions in zip(todo, found, strict=True):
+        results.setdefault(name, []).append(sessions)
+        if len(results[name]) == options.draws:
+            last = [[100 * run[-1][key] for key in ("f1", "accuracy", "base", "new")] for run in results[name]]
+            mean, spread = np.mean(last, 0), np.std(last, 0, ddof=1) if options.draws > 1 else np.zeros(4)
+            cells = " | ".join(f"{m:.2f} ± {s:.2f}" for m, s in zip(mean, spread, strict=True))
+            print(f"| {name} | {cells} |", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps({"views": views, "draws": options.draws, "rows": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""The second step of choosing on base classes alone, on a folder of small features."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+KNOWN, NEW, VIEWS, WIDTH = 6, 3, 2, 8
+ROWS = ["--rows", "one-view", "log-pool", "--draws", "2", "--jobs", "1"]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    file = Path(__file__).parent.parent / "benchmarks" / "choose_settings.py"
+    spec = importlib.util.spec_from_file_location("choose_settings", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def write(folder: Path, name: str, seed: int, *, scale: float = 0.0, noise: float = 0.3) -> None:
+    """Write features of classes that little noise leaves separable."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(KNOWN + NEW, VIEWS, WIDTH)) * 2
+
+    def features(y: Any) -> Any:
+        found = centres[y] + noise * rng.normal(size=(len(y), VIEWS, WIDTH))
+        return found.astype(np.float16)
+
+    held, new = np.repeat(np.arange(KNOWN), 30), np.repeat(np.arange(KNOWN, KNOWN + NEW), 50)
+    unit = centres[:KNOWN] / np.linalg.norm(centres[:KNOWN], axis=-1, keepdims=True)
+    arrays = {"prototypes": unit.astype(np.float32), "head_weight": unit, "head_bias": np.zeros((KNOWN, VIEWS))}
+    np.savez(folder / f"{name}.0.held.npz", features=features(held), labels=held, scale=np.array(scale), **arrays)
+    np.savez(folder / f"{name}.0.new.npz", features=features(new), labels=new)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path, "plain-1", 0)
+    write(tmp_path, "turned-1", 1, scale=16.0)
+    (tmp_path / "turned-1.0.json").write_text(json.dumps({"views": ["plain", "mirror"]}))
+    return tmp_path
+
+
+def blocks(text: str) -> dict[str, dict[str, list[float]]]:
+    """Return the numbers of each row by title and name."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for line in text.splitlines():
+        if line.startswith("### "):
+            own = found.setdefault(line[4:], {})
+        elif line.startswith("| ") and not line.startswith("| row"):
+            name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+            own[name] = [float(cell) for cell in cells]
+    return found
+
+
+def test_tables_and_json(script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = folder / "out.json"
+    script.main([str(folder), *ROWS, "--json", str(file)])
+    said = capsys.readouterr()
+    assert "| row | F1 | accuracy | base | new |" in said.out and "4 of 4: turned-1, log-pool" in said.err
+    found = blocks(said.out)
+    assert list(found) == ["plain-1", "turned-1", "mean of 2 networks"]
+    assert all(list(rows) == ["one-view", "log-pool"] for rows in found.values())
+    entries = json.loads(file.read_text())["rows"]
+    assert [(e["network"], e["row"], e["draw"]) for e in entries] == [
+        (network, row, draw)
+        for network in ("plain-1", "turned-1")
+        for row in ("one-view", "log-pool")
+        for draw in (0, 1)
+    ]
+    for title, row in (("plain-1", "log-pool"), ("mean of 2 networks", "one-view")):
+        own = [e for e in entries if e["row"] == row and title in (e["network"], "mean of 2 networks")]
+        means = [100 * np.mean([e[name] for e in own]) for name in ("f1", "accuracy", "base", "new")]
+        np.testing.assert_allclose(found[title][row], means, atol=0.0051)
+        assert min(means) > 80
+
+
+def test_stopped_calls_go_on(
+    script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, calls, measure = folder / "out.json", [], script.measure
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 4:  # the second draw of the second row
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    monkeypatch.setattr(script, "measure", counted)
+    command = [str(folder), *ROWS, "--networks", "plain-1", "--json", str(file)]
+    with pytest.raises(KeyboardInterrupt):
+        script.main(command)
+    assert len(json.loads(file.read_text())["rows"]) == 2
+    script.main(command)
+    assert len(calls) == 6
+    resumed = blocks(capsys.readouterr().out)
+    script.main(command)
+    assert len(calls) == 6
+    write(folder, "plain-1", 0, noise=0.4)
+    script.main(command)
+    assert len(calls) == 10 and resumed.keys() == {"plain-1"}
+    file.write_text("[]")
+    with pytest.raises(SystemExit, match="was not written by choose_settings"):
+        script.main(command)
+
+
+def test_draws_keep_their_parts_apart(script: ModuleType, folder: Path) -> None:
+    seen = script.read(folder, "plain-1+turned-1", 0)
+    assert seen.views == ["plain-1: plain", "plain-1: turn-1", "turned-1: plain", "turned-1: mirror"]
+    assert seen.widths == [WIDTH] * 4 and seen.held.shape == (180, 32) and seen.new.shape == (150, 32)
+    alone = script.read(folder, "turned-1", 0)
+    np.testing.assert_array_equal(seen.held[:, 16:], alone.held)
+    memory, tests, shots, others = seen.draw(0)
+    np.testing.assert_array_equal(np.sort([*memory, *tests]), np.arange(180))
+    assert not set(shots) & set(others)
+    assert np.bincount(seen.held_labels[memory]).tolist() == [20] * KNOWN
+    assert np.bincount(seen.new_labels[shots]).tolist() == [0] * KNOWN + [5] * NEW
+    assert np.bincount(seen.new_labels[others]).tolist() == [0] * KNOWN + [40] * NEW
+    assert set(memory) != set(seen.draw(1)[0])
+
+
+def test_members_and_grid(script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, seed in (("noisy-1", 2), ("noisy-2", 3)):
+        write(folder, name, seed, noise=2.5)
+    options = ["--rows", "log-pool", "--draws", "2", "--jobs", "1"]
+    script.main([str(folder), "--networks", "noisy-1", "noisy-2", "noisy-1+noisy-2", *options])
+    found = blocks(capsys.readouterr().out)
+    both = found["noisy-1+noisy-2"]["log-pool"]
+    assert both[0] > max(found["noisy-1"]["log-pool"][0], found["noisy-2"]["log-pool"][0])
+    grid = script.rows_of(script.argparse.Namespace(rows=[], grid=True, balance=9.0, calibration=0.9))
+    assert len(grid) == 20 and grid["afa, balance 1.5, calibration 0.3"] == {
+        **{"fuser": "afa", "balance": 1.5, "calibration": 0.3},
+    }
+
+
+def test_what_is_missing_is_said(script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refusal(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as error:
+            script.main([str(folder), *ROWS, *arguments])
+        return str(error.value) + capsys.readouterr().err
+
+    assert "has no training 'other': it has plain-1, turned-1" in refusal("--networks", "plain-1+other")
+    assert "has no plain-1.3.held.npz: train it with choose_recipe.py" in refusal("--splits", "3")
+    assert "has a training twice" in refusal("--networks", "plain-1+plain-1")
+    assert "balance must lie in" in refusal("--balance", "-1")
+    (folder / "turned-1.0.new.npz").unlink()
+    assert "has no turned-1.0.new.npz" in refusal()
+    with pytest.raises(SystemExit, match="has no features: write them with choose_recipe"):
+        script.main([str(folder / "nowhere")])
