@@ -21,12 +21,9 @@ from faverage.experiment.recipes import BEST
 from faverage.experiment.sessions import Outcome
 from faverage.fscil import ViewLearner
 
-PAPER = {
-    "means": ["arithmetic", "geometric", "harmonic"],
-    "output": "softmax",
-    "mixing": None,
-    "scale": 10.0,
-    "lr": 0.01,
+PAPER: dict[str, Any] = {
+    **{"means": ["arithmetic", "geometric", "harmonic"], "output": "softmax", "mixing": None, "scale": 10.0},
+    **{"padding": "inlierness", "lr": 0.01},
 }
 PER_CLASS = {"structure": "per_class", **PAPER}
 TRADE = {name: BEST[name] for name in ("balance", "calibration")}

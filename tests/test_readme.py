@@ -74,6 +74,7 @@ def test_block_runs(block: str, tmp_path, monkeypatch, capsys) -> None:
     [
         "README.md",
         "CONTRIBUTING.md",
+        "docs/best.md",
         "docs/fusion.md",
         "docs/performance.md",
         "docs/results.md",

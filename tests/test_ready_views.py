@@ -12,6 +12,7 @@ from faverage.experiment import ConfigError, RunConfig
 from faverage.experiment.features import features_of_file
 from faverage.experiment.methods import learner_of
 from faverage.experiment.ready import file_views, read_features, write_features
+from faverage.experiment.recipes import BEST
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.shared import mark
 from faverage.fscil import CosineHead, FewShotLearner, ViewLearner
@@ -193,7 +194,7 @@ def test_the_recipe_best_and_another_scale(tmp_path: Path) -> None:
     for scale in (10.0, 0.01):
         file = made(tmp_path / "f.npz", base_head_scale=scale, base_head_weight=wrong)
         config = done(tmp_path / "out", *arguments, "--features", file)["config"]
-        assert config["recipe"] == "best" and config["balance"] == 2.0 and config["views"] == VIEWS
+        assert config["recipe"] == "best" and config["balance"] == BEST["balance"] and config["views"] == VIEWS
         found.append(numbers(tmp_path / "out"))
     assert found[0]["prototypes"] == found[1]["prototypes"]
     assert found[0]["geometric"]["sessions"] != found[1]["geometric"]["sessions"]

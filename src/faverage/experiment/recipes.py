@@ -24,8 +24,8 @@ BEST: dict[str, Any] = {
     "views": ["both", "both, turn-1", "both, turn-2", "both, turn-3"],
     "batch_size": 64,
     "networks": [{}, {"turned": False, "views": ["both"]}],
-    "calibration": 0.2,
-    "balance": 2.0,
+    "calibration": 0.1,
+    "balance": 1.5,
     "methods": ["prototypes", "arithmetic", "geometric", "log-pool", "logistic", "afa"],
 }
 

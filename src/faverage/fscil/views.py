@@ -29,6 +29,7 @@ _TIED: dict[str, Any] = {
     "output": "power",
     "mixing": "nonnegative",
     "scale": 1.0,
+    "padding": "uniform",
     "lr": 0.03,
 }
 
