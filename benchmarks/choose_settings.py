@@ -2,11 +2,12 @@
 
     python benchmarks/choose_recipe.py mini-imagenet --data ROOT --out FOLDER --trainings plain:100 turned:40
     python benchmarks/choose_settings.py FOLDER
-    python benchmarks/choose_settings.py FOLDER --networks turned-40 turned-40+plain-100 --rows afa --grid
+    python benchmarks/choose_settings.py FOLDER --networks turned-40 turned-40+plain-100@1:30 --rows afa --grid
 
 The pretend-new classes that ``choose_recipe.py`` held out are learned in one session, from five images each; 20 images
 of each known class are the memory. Other images of all classes, which no training saw, measure. Each draw takes other
-images for each part. A row is a fuser with its settings; ``a+b`` are two trainings as members of one learner.
+images for each part. A row is a fuser with its settings; ``a+b`` are two trainings as members of one learner, ``b@1``
+has the first view alone, and ``:30`` at the end keeps 30 of the known classes, so that new ones are a larger share.
 
 ``--json FILE`` writes every draw, row by row: a stopped call goes on where it was, unless code or features changed.
 """
@@ -20,7 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ ROWS: dict[str, dict[str, Any]] = {  # options of ViewLearner
         for rehearsal in ("residual", "left-out")
     },
 }
-BALANCES, CALIBRATIONS = (1.0, 1.5, 2.0, 2.5, 3.0), (0.0, 0.2, 0.3, 0.5)
+BALANCES, CALIBRATIONS = (1.0, 1.5, 2.0, 2.5, 3.0), (0.0, 0.1, 0.2, 0.3, 0.5)
 MEMORY, SHOTS, TESTS = 20, 5, 40  # images of each class; tests of known classes are all that are left
 VIEWS = ["plain", "turn-1", "turn-2", "turn-3"]  # where no .json names them
 METRICS = {"f1": "F1", "accuracy": "accuracy", "base": "base", "new": "new"}
@@ -85,9 +86,24 @@ class Seen:
         return memory, tests, shots, np.concatenate([np.setdiff1d(rows, shots)[:TESTS] for rows in new])
 
 
+def parts_of(network: str) -> tuple[list[tuple[str, int | None]], int | None]:
+    """Return trainings with how many of their views to take, and how many known classes; None: all.
+
+    >>> parts_of("turned-40+plain-100@1:30")
+    ([('turned-40', None), ('plain-100', 1)], 30)
+    """
+    names, _, known = network.partition(":")
+    pairs = [name.partition("@") for name in names.split("+")]
+    try:
+        trainings = [(name, int(count) if count else None) for name, _, count in pairs]
+        return trainings, int(known) if known else None
+    except ValueError:
+        raise SystemExit(f"cannot read the network {network!r}: expected NAME, NAME@VIEWS, A+B or A+B:KNOWN") from None
+
+
 def files_of(folder: Path, network: str, split: int) -> list[Path]:
     """Return the files of features of a network's trainings."""
-    names = network.split("+")
+    names = [name for name, _ in parts_of(network)[0]]
     return [folder / f"{name}.{split}.{part}.npz" for name in names for part in ("held", "new")]
 
 
@@ -98,25 +114,29 @@ def read(folder: Path, network: str, split: int) -> Seen:
             raise SystemExit(
                 f"{folder} has no {file.name}: train it with choose_recipe.py, or give other --networks or --splits"
             )
-    trainings = network.split("+")
-    if len(set(trainings)) < len(trainings):
+    trainings, known = parts_of(network)
+    if len({name for name, _ in trainings}) < len(trainings):
         raise SystemExit(f"the network {network!r} has a training twice: name each once")
     views: list[str] = []
     heads: list[Any] = []
     columns: dict[str, list[Array]] = {"held": [], "new": [], "prototypes": []}
     labels: dict[str, Array] = {}
-    for name in trainings:
+    for name, count in trainings:
         arrays = {part: dict(np.load(folder / f"{name}.{split}.{part}.npz")) for part in ("held", "new")}
         for part in arrays:
             if not np.array_equal(labels.setdefault(part, arrays[part]["labels"]), arrays[part]["labels"]):
-                raise SystemExit(f"{name} saw other images than {trainings[0]}: they cannot be members of one learner")
+                raise SystemExit(
+                    f"{name} saw other images than {trainings[0][0]}: they cannot be members of one learner"
+                )
         held, about = arrays["held"], folder / f"{name}.{split}.json"
         n_views = held["features"].shape[1]
         own = json.loads(about.read_text())["views"] if about.is_file() else VIEWS[:n_views]
         if len(own) != n_views:
             raise SystemExit(f"{name}.{split} has features of {n_views} views and names of {len(own)}: train it again")
-        views += [f"{name}: {view}" for view in own]
-        for v in range(n_views):
+        if not 1 <= (count or n_views) <= n_views:
+            raise SystemExit(f"{network}: {name} has {n_views} views, {count} were asked for")
+        views += [f"{name}: {view}" for view in own[:count]]
+        for v in range(count or n_views):
             weight, scale = held["head_weight"][:, v], float(held["scale"])
             heads.append(CosineHead(weight, scale) if scale > 0 else (weight, held["head_bias"][:, v]))
             columns["prototypes"].append(held["prototypes"][:, v])
@@ -126,12 +146,33 @@ def read(folder: Path, network: str, split: int) -> Seen:
         fewest = int(np.unique(labels[part], return_counts=True)[1].min())
         if fewest <= least:
             raise SystemExit(f"{network}.{split}.{part}: a class has {fewest} images, at least {least + 1} are needed")
-    return Seen(
+    seen = Seen(
         views=views,
         widths=[features.shape[1] for features in columns["held"]],
         heads=heads,
         **{part: np.concatenate(found, 1) for part, found in columns.items()},
         **{f"{part}_labels": found for part, found in labels.items()},
+    )
+    return seen if known is None else fewer(seen, known)
+
+
+def fewer(seen: Seen, known: int) -> Seen:
+    """Return the same with the first ``known`` of the known classes alone."""
+    all_known, kept_rows = len(seen.prototypes), seen.held_labels < known
+    if not 2 <= known <= all_known:
+        raise SystemExit(f"{known} known classes were asked for, expected 2 to {all_known}")
+    return replace(
+        seen,
+        heads=[
+            CosineHead(head.weight[:known], head.scale)
+            if isinstance(head, CosineHead)
+            else (head[0][:known], head[1][:known])
+            for head in seen.heads
+        ],
+        prototypes=seen.prototypes[:known],
+        held=seen.held[kept_rows],
+        held_labels=seen.held_labels[kept_rows],
+        new_labels=seen.new_labels - all_known + known,
     )
 
 
@@ -204,7 +245,7 @@ def chosen(options: argparse.Namespace) -> tuple[list[str], list[int]]:
         raise SystemExit(f"{folder} has no features: write them with choose_recipe.py --out {folder}")
     there = list(dict.fromkeys(name for name, _, _ in files))
     networks = list(dict.fromkeys(options.networks or there))
-    named = {name for network in networks for name in network.split("+")}
+    named = {name for network in networks for name, _ in parts_of(network)[0]}
     for name in sorted(named.difference(there)):
         raise SystemExit(f"{folder} has no training {name!r}: it has {', '.join(there)}")
     splits = sorted(set(options.splits or (int(split) for name, _, split in files if name in named)))
@@ -248,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the options, and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="what choose_recipe.py wrote")
-    parser.add_argument("--networks", nargs="+", help="trainings, a+b for two in one learner; by default each alone")
+    parser.add_argument("--networks", nargs="+", help="trainings, a+b@1:30 as above; by default each alone")
     parser.add_argument("--splits", type=int, nargs="+", help="by default all that there are")
     parser.add_argument("--rows", nargs="*", choices=ROWS, default=list(ROWS), metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--grid", action="store_true", help="balance x calibration for afa, too")

@@ -127,6 +127,17 @@ def test_draws_keep_their_parts_apart(script: ModuleType, folder: Path) -> None:
     assert set(memory) != set(seen.draw(1)[0])
 
 
+def test_some_views_and_some_known_classes(script: ModuleType, folder: Path) -> None:
+    whole, part = (script.read(folder, name, 0) for name in ("turned-1+plain-1", "turned-1+plain-1@1:4"))
+    assert part.views == ["turned-1: plain", "turned-1: mirror", "plain-1: plain"]
+    kept = whole.held_labels < 4
+    np.testing.assert_array_equal(part.held, whole.held[kept][:, : 3 * WIDTH])
+    assert part.prototypes.shape == (4, 3 * WIDTH) and np.unique(part.new_labels).tolist() == [4, 5, 6]
+    assert [len(head.weight if hasattr(head, "weight") else head[0]) for head in part.heads] == [4, 4, 4]
+    measured = script.measure(folder, "turned-1+plain-1@1:4", 0, {"fuser": "log-pool"}, 0)
+    assert measured["f1"] > 0.9
+
+
 def test_members_and_grid(script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, seed in (("noisy-1", 2), ("noisy-2", 3)):
         write(folder, name, seed, noise=2.5)
@@ -136,7 +147,7 @@ def test_members_and_grid(script: ModuleType, folder: Path, capsys: pytest.Captu
     both = found["noisy-1+noisy-2"]["log-pool"]
     assert both[0] > max(found["noisy-1"]["log-pool"][0], found["noisy-2"]["log-pool"][0])
     grid = script.rows_of(script.argparse.Namespace(rows=[], grid=True, balance=9.0, calibration=0.9))
-    assert len(grid) == 20 and grid["afa, balance 1.5, calibration 0.3"] == {
+    assert len(grid) == 25 and grid["afa, balance 1.5, calibration 0.3"] == {
         **{"fuser": "afa", "balance": 1.5, "calibration": 0.3},
     }
 
@@ -150,6 +161,9 @@ def test_what_is_missing_is_said(script: ModuleType, folder: Path, capsys: pytes
     assert "has no training 'other': it has plain-1, turned-1" in refusal("--networks", "plain-1+other")
     assert "has no plain-1.3.held.npz: train it with choose_recipe.py" in refusal("--splits", "3")
     assert "has a training twice" in refusal("--networks", "plain-1+plain-1")
+    assert "plain-1 has 2 views, 3 were asked for" in refusal("--networks", "plain-1@3")
+    assert "expected 2 to 6" in refusal("--networks", "plain-1:7")
+    assert "cannot read the network" in refusal("--networks", "plain-1@two")
     assert "balance must lie in" in refusal("--balance", "-1")
     (folder / "turned-1.0.new.npz").unlink()
     assert "has no turned-1.0.new.npz" in refusal()
