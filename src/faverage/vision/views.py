@@ -26,7 +26,7 @@ class View:
         both: whether the image is seen as it is and mirrored, and the features of the two are averaged.
 
     >>> View.parse("turn-1"), View.parse("mirror, zoom-0.8").name
-    (View(turn=1, mirror=False, zoom=1.0), 'mirror, zoom-0.8')
+    (View(turn=1, mirror=False, zoom=1.0, both=False), 'mirror, zoom-0.8')
     """
 
     turn: int = 0
