@@ -26,6 +26,15 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FAVERAGE_DATA", raising=False)
 
 
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One cache for all tests of a file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAVERAGE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("FAVERAGE_DATA", raising=False)
+        yield
+
+
 def command(*arguments: object) -> Any:
     return invoke("run", *arguments)
 

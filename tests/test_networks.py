@@ -16,19 +16,14 @@ from faverage.experiment.pictures import load_pictures, seen_by
 from faverage.experiment.rivals import rival_recipe
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.shared import mark, read_shared
-from helpers_run import command, numbers, said
+from helpers_run import command, numbers, said, shared_cache  # noqa: F401
 
 RUN = "epochs: 1\nmethods: [prototypes, geometric, logistic]\njobs: 1\n"
 TWO = RUN + "networks:\n  - {}\n  - {start: 1, views: [plain, turn-1]}\n"
 EPOCH = "faverage.vision._loop.Loop.epoch"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FAVERAGE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.delenv("FAVERAGE_DATA", raising=False)
-        yield
+pytestmark = pytest.mark.usefixtures("shared_cache")
 
 
 def built(text: str, folder: Path, **given: Any) -> RunConfig:

@@ -16,19 +16,14 @@ from faverage.experiment.recipes import BEST
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.shared import mark
 from faverage.fscil import CosineHead, FewShotLearner, ViewLearner
-from helpers_run import command, numbers, said
+from helpers_run import command, numbers, said, shared_cache  # noqa: F401
 
 VIEWS = ["plain", "turn-1", "turn-2"]
 BASE, NEW, D = 4, 5, 6
 RUN = "epochs: 1\nmethods: [prototypes, no-fine-tuning, geometric, log-pool, logistic, afa]\njobs: 1\n"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FAVERAGE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.delenv("FAVERAGE_DATA", raising=False)
-        yield
+pytestmark = pytest.mark.usefixtures("shared_cache")
 
 
 def made(path: Path, **changes: Any) -> Path:

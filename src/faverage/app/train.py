@@ -21,6 +21,7 @@ from faverage.data.sources import Item, class_folders, class_items
 from faverage.data.store import open_store
 from faverage.fscil import CosineHead, FewShotLearner
 from faverage.fscil.heads import unit
+from faverage.fscil.images import base_heads
 from faverage.fscil.learner import held_out
 from faverage.vision import BaseModel, Team, backbone_names, extract_features, get_backbone, load_weights, train_base
 from faverage.vision import transforms_for as usual_transforms
@@ -156,8 +157,6 @@ def base_learner(
         device: where to look at the images.
         seed: of the learner.
     """
-    from faverage.experiment.base import base_heads
-
     rest = np.flatnonzero(~aside)
     features = extract_features(model.backbone, images, rest, transform=model.transform, device=device, progress=True)
     means = np.stack([unit(features[numbers[rest] == c]).mean(0) for c in range(len(names))])

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from faverage.align import pad
-from faverage.fscil import FewShotLearner, PrototypeHead
-from faverage.fscil.heads import unit
-from faverage.fusion.arrays import softmax
+from faverage.fscil import FewShotLearner
+from faverage.fscil.memory import means_of_others
 from faverage.network import AFA
 
 __all__ = ["Answer", "answers", "confusions"]
@@ -83,31 +82,13 @@ def confusions(learner: FewShotLearner) -> tuple[dict[str, float], tuple[tuple[s
         The share of right answers for each taught class, and (class, answer, how often), the most frequent first.
     """
     memory = learner.memory
-    features, labels = [memory.base], [memory.base_labels]
+    features, labels, own = [memory.base], [memory.base_labels], [np.full_like(memory.base, np.nan)]
     for c, shots in memory.shots.items():
         features.append(shots)
         labels.append(np.full(len(shots), c))
+        own.append(means_of_others(shots))
     truth = np.concatenate(labels)
-    said = learner.fuse(_left_out(learner, np.concatenate(features), truth)).argmax(1)
+    said = learner.fuse(learner.scores_of(np.concatenate(features), own=(truth, np.concatenate(own)))).argmax(1)
     right = {learner.classes[c]: float((said[truth == c] == c).mean()) for c in memory.shots}
     wrong = Counter((learner.classes[t], learner.classes[s]) for t, s in zip(truth, said, strict=True) if t != s)
     return right, tuple((t, s, n) for (t, s), n in wrong.most_common())
-
-
-def _left_out(learner: FewShotLearner, features: Array, truth: Array) -> Array:
-    """Return what each head says ``(n, K, N)``; a shot does not count towards the prototype of its own class."""
-    scores = learner.scores_of(features)
-    whole = PrototypeHead(learner.prototypes, learner.tau)
-    distances = whole.distances(features)
-    for c, shots in learner.memory.shots.items():
-        m = len(shots)
-        if m < 2:
-            continue
-        z = unit(shots)
-        others = (m * learner.prototypes[c] - z) / (m - 1)
-        distances[truth == c, c] = ((z - others) ** 2).sum(1)
-    for k, head in enumerate(learner.heads):
-        if isinstance(head, PrototypeHead):
-            part = slice(head.first, head.n_classes)
-            scores[:, k, part] = softmax(-head.temperature * distances[:, part])
-    return scores

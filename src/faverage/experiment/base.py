@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from faverage.experiment.config import ConfigError, RunConfig
 from faverage.experiment.pictures import Pictures
+from faverage.fscil.images import base_heads
 
 if TYPE_CHECKING:
     from faverage.vision import BaseModel, Shards, Team
@@ -101,18 +102,6 @@ def see(
         "history": model.history,
     }
     return Seen(stored, means, base_heads(model, config.views), about)
-
-
-def base_heads(model: BaseModel, views: Sequence[str]) -> list[Any]:
-    """Return the base head of each view; a turned view has that of its turn, where the network learned turns."""
-    from faverage.fscil import CosineHead
-    from faverage.vision import get_views, turn_heads
-
-    if model.head == "linear":
-        assert model.head_bias is not None
-        return [(model.head_weight.detach().numpy(), model.head_bias.detach().numpy()) for _ in views]
-    weights = turn_heads(model) if model.config["head"].get("turned") else [model.head_weight] * 4
-    return [CosineHead(weights[view.turn].detach().numpy(), float(model.scale or 1.0)) for view in get_views(views)]
 
 
 def train_on(

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from faverage.fscil.heads import unit
 
-__all__ = ["Memory", "Rehearsal", "Rehearsed"]
+__all__ = ["Memory", "Rehearsal", "Rehearsed", "means_of_others"]
 
 Array = NDArray[Any]
 Rehearsal = Literal["residual", "shots", "left-out"]
@@ -99,14 +99,20 @@ class Memory:
                 new = (self.length * drawn).astype(self.base.dtype)
             else:
                 new = shots
-            others = np.full_like(new, np.nan)
-            if kind == "left-out" and len(shots) > 1:
-                z = unit(shots)
-                others = (z.sum(0) - z) / (len(z) - 1)
             features.append(new)
             labels.append(np.full(len(new), c))
-            own.append(others)
+            own.append(means_of_others(new) if kind == "left-out" and new is shots else np.full_like(new, np.nan))
         y = np.concatenate(labels)
         weight = np.ones(len(y)) if kind == "residual" else 1 / np.bincount(y)[y]
         weight[len(self.base) :] *= balance
         return Rehearsed(np.concatenate(features), y, weight / weight.mean(), np.concatenate(own))
+
+
+def means_of_others(shots: Array) -> Array:
+    """Return for each of the shots ``(m, d)`` of a class the mean of the others, normalised; NaN for a single one.
+
+    >>> means_of_others(np.array([[2.0, 0.0], [0.0, 3.0]])).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    z = unit(shots)
+    return np.asarray((z.sum(0) - z) / (len(z) - 1)) if len(z) > 1 else np.full_like(z, np.nan)
