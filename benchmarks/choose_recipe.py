@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> None:
     """Train, look, write."""
     given = {name: getattr(options, name) for name in ("data", "device", "backbone")}
     config = RunConfig.build(options.dataset, None, given)
-    pictures = load_pictures(config)
+    pictures, batch_size = load_pictures(config), options.batch_size or config.batch_size
     options.out.mkdir(parents=True, exist_ok=True)
     for split, name in itertools.product(options.splits, options.trainings):
         file = options.out / f"{re.sub('[^a-z0-9]+', '-', name)}.{split}"
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> None:
             *(pictures.images, pretend.labels),
             backbone=config.backbone,
             indices=pretend.train,
-            **{"batch_size": config.batch_size, "lr": config.lr, "weight_decay": config.weight_decay},
+            **{"batch_size": batch_size, "lr": config.lr, "weight_decay": config.weight_decay},
             augment=augment,
             transform=pictures.transform,
             device=config.device,
@@ -135,7 +135,8 @@ def run(options: argparse.Namespace) -> None:
         passes = (4 if lesson.get("turned") else 1) * model.images_per_second
         about = {
             **{"training": name, "split": split, "dataset": options.dataset, "views": options.views},
-            **{"lesson": lesson, "crop": augment.size, "seconds": seconds, "passes_per_second": passes},
+            **{"lesson": lesson, "crop": augment.size, "batch_size": batch_size},
+            **{"seconds": seconds, "passes_per_second": passes},
             **{"loss": model.history["loss"][-1], "accuracy": model.history["accuracy"][-1]},
             "ran": model.config["ran"],
         }
@@ -154,6 +155,7 @@ def main() -> None:
     parser.add_argument("--views", nargs="+", default=VIEWS)
     parser.add_argument("--splits", type=int, nargs="+", default=[0])
     parser.add_argument("--crop", type=int, help="side of the training crops")
+    parser.add_argument("--batch-size", type=int, help="images; the learning rate stays")
     parser.add_argument("--backbone")
     parser.add_argument("--device", default="auto")
     run(parser.parse_args())
