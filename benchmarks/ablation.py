@@ -27,19 +27,33 @@ PAPER: dict[str, Any] = {
 }
 PER_CLASS = {"structure": "per_class", **PAPER}
 TRADE = {name: BEST[name] for name in ("balance", "calibration")}
+ONE = {"network": 1}
 ROWS: list[tuple[str, dict[str, Any]]] = [
     ("nearest prototypes, one view", {"views": 1, "fuser": "prototypes"}),
-    ("all views, their geometric mean", {"fuser": "geometric"}),
-    ("AFA, one weight a class, stand-ins", {"fuser_options": PER_CLASS, "rehearsal": "residual"}),
-    ("each shot left out in turn", {"fuser_options": PER_CLASS}),
-    ("weights that classes of a kind share", {"fuser_options": PAPER}),
-    ("output (Σ A x)^T instead of softmax", {}),
-    ("balance", {"balance": TRADE["balance"]}),
-    ("calibration", TRADE),
+    ("all views of the first network, their geometric mean", {**ONE, "fuser": "geometric"}),
+    ("AFA, one weight a class, stand-ins", {**ONE, "fuser_options": PER_CLASS, "rehearsal": "residual"}),
+    ("each shot left out in turn", {**ONE, "fuser_options": PER_CLASS}),
+    ("weights that classes of a kind share", {**ONE, "fuser_options": PAPER}),
+    ("output (Σ A x)^T instead of softmax", ONE),
+    ("balance", {**ONE, "balance": TRADE["balance"]}),
+    ("calibration", {**ONE, **TRADE}),
+    ("the second network", TRADE),
+    ("instead of both: the second network alone", {"network": 2, **TRADE}),
     ("instead of AFA: log-pool", {"fuser": "log-pool", **TRADE}),
     ("instead of AFA: logistic", {"fuser": "logistic", **TRADE}),
     ("instead of AFA: arithmetic mean", {"fuser": "arithmetic", **TRADE}),
+    ("instead of AFA: geometric mean", {"fuser": "geometric", **TRADE}),
 ]
+
+
+def columns_of(views: list[str], network: int | None, count: int | None) -> list[int]:
+    """Return the places of the views of one network, or of all; of them the first ``count``, or all.
+
+    >>> columns_of(["network 1: plain", "network 2: plain", "network 2: mirror"], 2, None)
+    [1, 2]
+    """
+    mine = [k for k, name in enumerate(views) if network is None or name.startswith(f"network {network}: ")]
+    return mine[:count]
 
 
 def measure(features: Features, views: list[str], row: dict[str, Any], draw: int, seed: int) -> list[dict[str, Any]]:
@@ -48,18 +62,21 @@ def measure(features: Features, views: list[str], row: dict[str, Any], draw: int
 
     torch.set_num_threads(1)
     options = {**row, "seed": seed}
-    count = options.pop("views", len(views))
-    width = features.prototypes.shape[1] // len(views) * count
+    places = columns_of(views, options.pop("network", None), options.pop("views", None))
+    width = features.prototypes.shape[1] // len(views)
+
+    def part(X: Any) -> Any:
+        return np.concatenate([X[:, k * width : (k + 1) * width] for k in places], 1)
+
     drawn = features.redrawn(seed, draw)
-    learner = ViewLearner(views[:count], **options)
-    learner.fit_base(
-        drawn.memory[:, :width], drawn.memory_labels, head=drawn.head[:count], prototypes=drawn.prototypes[:, :width]
-    )
-    outcome, test, labels = Outcome(drawn.sessions), drawn.test[:, :width], drawn.test_labels
+    learner = ViewLearner([views[k] for k in places], **options)
+    heads = [drawn.head[k] for k in places]
+    learner.fit_base(part(drawn.memory), drawn.memory_labels, head=heads, prototypes=part(drawn.prototypes))
+    outcome, test, labels = Outcome(drawn.sessions), part(drawn.test), drawn.test_labels
     for k in range(len(drawn.sessions)):
         if k > 0:
             X, y = drawn.train[k - 1]
-            learner.learn_session(X[:, :width], y)
+            learner.learn_session(part(X), y)
         seen = np.isin(labels, np.concatenate(drawn.sessions[: k + 1]))
         outcome.add(labels[seen], learner.predict(test[seen]), 0.0)
     sessions: list[dict[str, Any]] = outcome.to_dict()["sessions"]
@@ -77,6 +94,10 @@ def main() -> None:
     options = parser.parse_args()
     with np.load(options.features) as file:
         views = [str(name) for name in file["views"]]
+    if not columns_of(views, 2, None):
+        raise SystemExit(
+            f"{options.features} has views of one network, expected those of two: save those of the recipe"
+        )
     features = features_of_file(options.features, views)
     todo = [(name, row, draw) for name, row in ROWS for draw in range(options.draws)]
     jobs = Parallel(n_jobs=options.jobs, return_as="generator")

@@ -13,7 +13,17 @@ import pytest
 import torch
 from torch import nn
 
-from faverage.vision import Augment, BaseModel, extract_features, get_backbone, hold_out, learning_rate, load_weights
+from faverage.storage import read_tensors, write_tensors
+from faverage.vision import (
+    Augment,
+    BaseModel,
+    CheckpointError,
+    extract_features,
+    get_backbone,
+    hold_out,
+    learning_rate,
+    load_weights,
+)
 from helpers_vision import Killed, drawn, quick, same
 
 
@@ -152,6 +162,16 @@ def test_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
         quick(images, labels, epochs=1, checkpoint=other)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         quick(images, labels, epochs=1, checkpoint=tmp_path / "none" / "c.safetensors")
+
+
+def test_checkpoint_with_other_tensors_is_refused(tmp_path: Path) -> None:
+    images, labels = drawn(64)
+    path = tmp_path / "training.safetensors"
+    quick(images, labels, epochs=1, checkpoint=path)
+    about, tensors = read_tensors(path, "BaseCheckpoint")
+    write_tensors(path, "BaseCheckpoint", about, {f"old.{name}": tensor for name, tensor in tensors.items()})
+    with pytest.raises(CheckpointError, match=r"the state does not fit: .*delete the file to start anew"):
+        quick(images, labels, epochs=1, checkpoint=path)
 
 
 class Fuse(nn.Module):

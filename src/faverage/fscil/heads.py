@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from faverage.fusion.arrays import softmax
 
-__all__ = ["CosineHead", "LinearHead", "PrototypeHead", "unit"]
+__all__ = ["CosineHead", "LinearHead", "PrototypeHead", "Scorer", "scores_by", "unit"]
 
 Array = NDArray[Any]
 
@@ -105,6 +106,29 @@ class PrototypeHead:
             rows = np.flatnonzero(inside & np.isfinite(own[1][:, 0]))
             distances[rows, columns[rows]] = ((unit(features[rows]) - own[1][rows]) ** 2).sum(1)
         return softmax(-self.temperature * distances)
+
+
+Scorer = LinearHead | CosineHead | PrototypeHead
+
+
+def scores_by(
+    heads: Sequence[Scorer], features: Array, n_classes: int, own: tuple[Array, Array] | None = None
+) -> Array:
+    """Return what heads say of features: ``(n, K, N)``, NaN for classes that a head does not know.
+
+    Args:
+        heads: K of them.
+        features: ``(n, d)``.
+        n_classes: N.
+        own: see ``PrototypeHead.scores``.
+    """
+    scores = np.full((len(features), len(heads), n_classes), np.nan, dtype=np.float32)
+    for k, head in enumerate(heads):
+        if isinstance(head, PrototypeHead):
+            scores[:, k, head.first : head.n_classes] = head.scores(features, own)
+        else:
+            scores[:, k, : head.n_classes] = head.scores(features)
+    return scores
 
 
 def learn_temperature(head: PrototypeHead, features: Array, labels: Array) -> float:

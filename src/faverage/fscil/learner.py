@@ -11,19 +11,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from faverage.align import Padding
 from faverage.explain import Explanation
+from faverage.fscil.checks import check_options, check_session, check_shares
 from faverage.fscil.fusers import ALONE, check_fuser, explain_fuser, most_probable, new_fuser
 from faverage.fscil.heads import (
     CosineHead,
-    LinearHead,
     PrototypeHead,
+    Scorer,
     as_head,
     calibrated,
     fit_head,
     learn_temperature,
+    scores_by,
     unit,
 )
 from faverage.fscil.images import ImageBackbone, as_backbone
-from faverage.fscil.memory import Memory, Rehearsal
+from faverage.fscil.memory import Memory, Rehearsal, held_out
 from faverage.fusion import Fuser
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["FewShotLearner"]
 
 Array = NDArray[Any]
-Scorer = LinearHead | CosineHead | PrototypeHead
 
 
 class FewShotLearner:
@@ -98,21 +99,8 @@ class FewShotLearner:
         seed: int = 0,
     ) -> None:
         check_fuser(fuser)
-        if rehearsal not in (None, "residual", "shots", "left-out"):
-            raise ValueError(f"rehearsal must be 'residual', 'shots' or 'left-out', got {rehearsal!r}")
-        if scope not in ("all", "session"):
-            raise ValueError(f"scope must be 'all' or 'session', got {scope!r}")
-        if temperature is not None and not 0 < temperature < np.inf:
-            raise ValueError(f"temperature must be a finite number > 0, got {temperature!r}")
-        if draws < 1 or hold_out < 1:
-            raise ValueError(f"draws and hold_out must be at least 1, got {draws!r} and {hold_out!r}")
-        for name, value, least, most in (
-            ("spread", spread, 0.0, np.inf),
-            ("balance", balance, 1e-6, np.inf),
-            ("calibration", calibration, 0.0, 1.0),
-        ):
-            if not least <= value <= most:
-                raise ValueError(f"{name} must lie in {least:g} … {most:g}, got {value!r}")
+        check_options(rehearsal, scope, temperature, draws, hold_out)
+        check_shares(spread=spread, balance=balance, calibration=calibration)
         self.training, self.device = dict(training or {}), device
         self.backbone = as_backbone(backbone, self.training, device)
         self.fuser, self.fuser_options = fuser, dict(fuser_options or {})
@@ -179,12 +167,7 @@ class FewShotLearner:
         if not self.classes:
             raise ValueError("learn_session needs the base classes: call fit_base(X, y) first")
         features, labels = self._features(X), np.asarray(y)
-        if len(features) != len(labels) or len(labels) == 0:
-            raise ValueError(f"learn_session got {len(features)} examples and {len(labels)} labels")
-        new = list(dict.fromkeys(labels.tolist()))
-        known = [label for label in new if label in self.classes]
-        if known:
-            raise ValueError(f"class {known[0]!r} is known already; a session brings new classes only")
+        new = check_session(self.classes, len(features), labels)
         self._add_session({label: features[labels == label] for label in new})
         self.fitted = self._fit_fuser()
         return self
@@ -293,14 +276,7 @@ class FewShotLearner:
             heads: by default all.
             own: see ``PrototypeHead.scores``.
         """
-        heads = self.heads if heads is None else heads
-        scores = np.full((len(features), len(heads), len(self.classes)), np.nan, dtype=np.float32)
-        for k, head in enumerate(heads):
-            if isinstance(head, PrototypeHead):
-                scores[:, k, head.first : head.n_classes] = head.scores(features, own)
-            else:
-                scores[:, k, : head.n_classes] = head.scores(features)
-        return scores
+        return scores_by(self.heads if heads is None else heads, features, len(self.classes), own)
 
     def _features(self, X: ArrayLike, *, fresh: bool = False) -> Array:
         features = np.asarray(X if self.backbone is None else self.backbone(X))
@@ -312,15 +288,3 @@ class FewShotLearner:
         if self.heads and not fresh and features.shape[1] != self.prototypes.shape[1]:
             raise ValueError(f"features must have {self.prototypes.shape[1]} columns, got {features.shape[1]}")
         return features
-
-
-def held_out(numbers: Array, per_class: int, seed: int) -> Array:
-    """Return a mask of rows to keep for rehearsal: ``per_class`` of each, but at most a sixth, and at least one."""
-    rng = np.random.default_rng(seed)
-    mask = np.zeros(len(numbers), dtype=bool)
-    for c in np.unique(numbers):
-        rows = np.flatnonzero(numbers == c)
-        if len(rows) < 2:
-            raise ValueError(f"base class number {c} has one example; at least two are needed")
-        mask[rng.permutation(rows)[: max(1, min(per_class, len(rows) // 6))]] = True
-    return mask

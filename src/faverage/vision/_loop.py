@@ -134,7 +134,12 @@ class Checkpoint:
                 f"checkpoint {self.path} belongs to another training: {'; '.join(differences)}. "
                 "Give another path, or delete the file to start anew"
             )
-        step.restore(tensors)
+        try:
+            step.restore(tensors)
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self.path}: {error}; give another path, or delete the file to start anew"
+            ) from None
         return {name: list(about["history"][name]) for name in COLUMNS}
 
     def write(self, step: Step, history: dict[str, list[float]], *, last: bool) -> None:
