@@ -27,7 +27,8 @@ PAPER: dict[str, Any] = {
 }
 PER_CLASS = {"structure": "per_class", **PAPER}
 TRADE = {name: BEST[name] for name in ("balance", "calibration")}
-ONE = {"network": 1}
+PAIRS: dict[str, Any] = {"ridge": None}
+ONE: dict[str, Any] = {"network": 1, **PAIRS}
 ROWS: list[tuple[str, dict[str, Any]]] = [
     ("nearest prototypes, one view", {"views": 1, "fuser": "prototypes"}),
     ("all views of the first network, their geometric mean", {**ONE, "fuser": "geometric"}),
@@ -37,9 +38,11 @@ ROWS: list[tuple[str, dict[str, Any]]] = [
     ("output (Σ A x)^T instead of softmax", ONE),
     ("balance", {**ONE, "balance": TRADE["balance"]}),
     ("calibration", {**ONE, **TRADE}),
-    ("the second network", TRADE),
-    ("instead of both: the second network alone", {"network": 2, **TRADE}),
+    ("the second network", {**PAIRS, **TRADE}),
+    ("ridge regression on all views, one more member", TRADE),
+    ("instead of both networks: the second alone", {"network": 2, **TRADE}),
     ("instead of AFA: log-pool", {"fuser": "log-pool", **TRADE}),
+    ("instead of AFA: log-pool, without ridge regression", {"fuser": "log-pool", **PAIRS, **TRADE}),
     ("instead of AFA: logistic", {"fuser": "logistic", **TRADE}),
     ("instead of AFA: arithmetic mean", {"fuser": "arithmetic", **TRADE}),
     ("instead of AFA: geometric mean", {"fuser": "geometric", **TRADE}),

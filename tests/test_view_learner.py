@@ -47,15 +47,15 @@ def test_the_better_view_is_trusted_more() -> None:
         view = member.split(",")[0]
         trust[view] = trust.get(view, 0.0) + share
     assert trust["view 0"] > 1.5 * trust["view 1"]
-    assert learner.members == ["view 0, base", "view 0", "view 1, base", "view 1"]
+    assert learner.members == ["view 0, base", "view 0", "view 1, base", "view 1", "ridge"]
 
 
 def test_scores_of_members() -> None:
     learner = taught()
     X, _ = examples([0, 7], 3, 5)
     scores = learner.member_scores(X)
-    assert scores.shape == (6, 4, 8)
-    assert np.isnan(scores[:, ::2, 4:]).all() and np.isfinite(scores[:, 1::2]).all()
+    assert scores.shape == (6, 5, 8)
+    assert np.isnan(scores[:, :4:2, 4:]).all() and np.isfinite(scores[:, [1, 3, 4]]).all()
     assert np.allclose(np.nansum(scores, 2), 1, atol=1e-5)
     assert np.allclose(learner.predict_proba(X).sum(1), 1, atol=1e-5)
     alone = taught(fuser="no-fine-tuning").predict_proba(X)
@@ -101,7 +101,7 @@ def test_a_class_of_one_shot_is_rehearsed_by_stand_ins() -> None:
 
 def test_weights_of_a_kind_of_class_are_shared() -> None:
     learner = taught()
-    shares = np.array([row[2] for row in learner.explain().models.rows]).reshape(8, 4)
+    shares = np.array([row[2] for row in learner.explain().models.rows]).reshape(8, 5)
     assert (shares[:4] == shares[0]).all() and (shares[4:] == shares[4]).all() and not (shares[0] == shares[4]).all()
     own = taught(fuser_options={"structure": "per_class"}).explain().models.rows
     assert len({round(row[2], 9) for row in own}) > 8
@@ -191,7 +191,8 @@ def test_a_run_with_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     f1 = {name: method["sessions"][-1]["f1"] for name, method in many["methods"].items()}
     assert f1["afa"] > f1["geometric"] and f1["afa"] > f1["no-fine-tuning"]
     heads = many["methods"]["afa"]["explanation"]["heads"]
-    assert heads == [name for view in ("plain", "turn-1", "turn-2", "mirror") for name in (f"{view}, base", view)]
+    pairs = [name for view in ("plain", "turn-1", "turn-2", "mirror") for name in (f"{view}, base", view)]
+    assert heads == [*pairs, "ridge"]
     with monkeypatch.context() as patch:  # the network of four views does for one
         patch.setattr("faverage.vision._loop.Loop.epoch", lambda *_: pytest.fail("trained again"))
         assert command("digits", "--config", file, "--views", 1, "--out", tmp_path / "many").exit_code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -25,7 +26,7 @@ from faverage.fscil.heads import (
     unit,
 )
 from faverage.fscil.images import ImageBackbone, as_backbone
-from faverage.fscil.memory import Memory, Rehearsal, held_out
+from faverage.fscil.memory import Memory, Rehearsal, Rehearsed, held_out
 from faverage.fusion import Fuser
 
 if TYPE_CHECKING:
@@ -249,13 +250,17 @@ class FewShotLearner:
             rehearsal: where the learner has none of its own.
             heads: the K heads that score; by default all.
         """
+        found = self.rehearsed(rehearsal)
+        return self.scores_of(found.features, heads, (found.labels, found.own)), found.labels, found.weight
+
+    def rehearsed(self, rehearsal: Rehearsal | None = None) -> Rehearsed:
+        """Return what ``rehearse`` scores."""
         rng = np.random.default_rng([self.seed, len(self.heads)])
         options: dict[str, Any] = {"spread": self.spread, "balance": self.balance}
         kind = self.rehearsal or rehearsal or "residual"
         found = self.memory.rehearse(kind, self.prototypes, self.draws, rng, **options)
         base = self.prototypes[: len(self.sessions[0])]
-        own = calibrated(found.own, base, share=self.calibration)
-        return self.scores_of(found.features, heads, (found.labels, own)), found.labels, found.weight
+        return replace(found, own=calibrated(found.own, base, share=self.calibration))
 
     def _fit_fuser(self) -> Fuser | None:
         if self.fuser in ALONE:

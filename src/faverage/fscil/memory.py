@@ -42,12 +42,15 @@ class Rehearsed:
         labels: ``(n,)``, numbers of classes.
         weight: ``(n,)``, their mean is one.
         own: ``(n, d)``, the prototype that stands for the example's own class; NaN where it is the usual one.
+        left_out: ``(n,)``, which example of memory and shots, in this order, a member must not have learned from to
+            score the row; -1 where it is none of them, or may be learned from.
     """
 
     features: Array
     labels: Array
     weight: Array
     own: Array
+    left_out: Array
 
 
 @dataclass
@@ -91,6 +94,7 @@ class Memory:
         draw the same residuals from the same generator.
         """
         features, labels, own = [self.base], [self.base_labels], [np.full_like(self.base, np.nan)]
+        left_out, first = [np.arange(len(self.base))], len(self.base)
         for c, shots in self.shots.items():
             if kind == "residual" or (kind == "left-out" and len(shots) == 1):
                 chosen = rng.integers(0, len(self.residuals), (draws, 1 + len(shots)))
@@ -101,11 +105,15 @@ class Memory:
                 new = shots
             features.append(new)
             labels.append(np.full(len(new), c))
-            own.append(means_of_others(new) if kind == "left-out" and new is shots else np.full_like(new, np.nan))
+            out = kind == "left-out" and new is shots
+            own.append(means_of_others(new) if out else np.full_like(new, np.nan))
+            left_out.append(first + np.arange(len(new)) if out else np.full(len(new), -1))
+            first += len(shots)
         y = np.concatenate(labels)
         weight = np.ones(len(y)) if kind == "residual" else 1 / np.bincount(y)[y]
         weight[len(self.base) :] *= balance
-        return Rehearsed(np.concatenate(features), y, weight / weight.mean(), np.concatenate(own))
+        parts = np.concatenate(own), np.concatenate(left_out)
+        return Rehearsed(np.concatenate(features), y, weight / weight.mean(), *parts)
 
 
 def means_of_others(shots: Array) -> Array:

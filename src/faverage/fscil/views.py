@@ -16,6 +16,7 @@ from faverage.explain import Explanation
 from faverage.fscil.fusers import ALONE, check_fuser, explain_fuser, most_probable, new_fuser
 from faverage.fscil.heads import CosineHead
 from faverage.fscil.learner import FewShotLearner
+from faverage.fscil.ridge import RidgeHead, fit_ridge
 from faverage.fusion import Fuser
 
 __all__ = ["ViewLearner"]
@@ -38,7 +39,8 @@ class ViewLearner:
     """Learns base classes once, then new classes from a few examples, from several feature vectors an image.
 
     X are features ``(n, D)``, those of all views side by side, as ``extract_features(..., views=...)`` gives them. Each
-    view has two members: its base head, and the head of the nearest prototypes of all classes so far.
+    view has two members: its base head, and the head of the nearest prototypes of all classes so far. One more sees all
+    views: ridge regression on the memory and the shots.
 
     Args:
         views: names of the views, in the order of their columns; all have D / V columns, or give ``widths``.
@@ -46,6 +48,7 @@ class ViewLearner:
             for all new ones; ``prototypes`` and ``no-fine-tuning`` are those of the first view alone.
         fuser_options: options of the fuser.
         widths: columns of each view, where they differ, as with several backbones.
+        ridge: penalty of the ridge regression; None: there is no such member.
         **options: of ``FewShotLearner``, for every view: rehearsal (by default ``left-out``), balance, calibration,
             temperature, seed … A stand-in is drawn in all views at once.
 
@@ -58,7 +61,7 @@ class ViewLearner:
     >>> learner = learner.learn_session(*examples([2, 3], 5))
     >>> X, y = examples([0, 1, 2, 3], 25)
     >>> bool((learner.predict(X) == y).mean() > 0.8), learner.members
-    (True, ['left, base', 'left', 'right, base', 'right'])
+    (True, ['left, base', 'left', 'right, base', 'right', 'ridge'])
     """
 
     def __init__(
@@ -68,18 +71,22 @@ class ViewLearner:
         *,
         fuser_options: dict[str, Any] | None = None,
         widths: Sequence[int] | None = None,
+        ridge: float | None = 0.1,
         **options: Any,
     ) -> None:
         if isinstance(views, str) or not views or len(set(views)) < len(views):
             raise ValueError(f"views must be a list of different names, got {views!r}")
         if widths is not None and (len(widths) != len(views) or min(widths) < 1):
             raise ValueError(f"widths must be {len(views)} numbers of columns, one a view, got {widths!r}")
+        if ridge is not None and not 0 < ridge < np.inf:
+            raise ValueError(f"ridge must be a finite number > 0, or None for no such member, got {ridge!r}")
         check_fuser(fuser)
         FewShotLearner(fuser="prototypes", **options)  # whatever cannot be is refused now
         self.views, self.fuser, self.fuser_options = list(views), fuser, dict(fuser_options or {})
         self.widths = None if widths is None else list(widths)
-        self.options = options
+        self.ridge, self.options = ridge, options
         self.parts: list[FewShotLearner] = []
+        self.beside: RidgeHead | None = None
         self.fitted: Fuser | None = None
 
     @property
@@ -89,8 +96,9 @@ class ViewLearner:
 
     @property
     def members(self) -> list[str]:
-        """Names of what the fuser fuses: two a view."""
-        return [name for view in self.views for name in (f"{view}, base", view)]
+        """Names of what the fuser fuses: two a view, and ``ridge``."""
+        pairs = [name for view in self.views for name in (f"{view}, base", view)]
+        return pairs if self.ridge is None else [*pairs, "ridge"]
 
     def fit_base(
         self,
@@ -119,6 +127,7 @@ class ViewLearner:
             part = FewShotLearner(fuser="prototypes", **self.options)  # one seed: all views keep the same images
             own = None if head is None else head[v]
             self.parts.append(part.fit_base(features, y, head=own, prototypes=None if given is None else given[v]))
+        self._fit_ridge()
         return self
 
     def learn_session(self, X: ArrayLike, y: Sequence[Any] | Array) -> Self:
@@ -127,12 +136,16 @@ class ViewLearner:
             raise ValueError("learn_session needs the base classes: call fit_base(X, y) first")
         for part, features in zip(self.parts, self._split(np.asarray(X)), strict=True):
             part.learn_session(features, y)
-        self.fitted = self._fit_fuser()
+        left_out = self._fit_ridge()
+        self.fitted = self._fit_fuser(left_out)
         return self
 
     def member_scores(self, X: ArrayLike) -> Array:
-        """Return what each member says: ``(n, 2 V, N)``, NaN where a base head does not know a class."""
-        return self._scores(self._split(np.asarray(X)))
+        """Return what each member says: ``(n, K, N)``, NaN where a base head does not know a class."""
+        views = self._split(np.asarray(X))
+        pairs = zip(self.parts, views, strict=True)
+        scores = [part.scores_of(features, _pair(part)) for part, features in pairs]
+        return np.concatenate(scores if self.beside is None else [*scores, self.beside.scores(views)[:, None]], 1)
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """Return probabilities ``(n, N)`` of all classes seen so far, in the order of ``classes``."""
@@ -142,7 +155,7 @@ class ViewLearner:
         if self.fuser in ALONE:
             return np.nan_to_num(scores[:, ALONE.index(str(self.fuser))])
         if self.fitted is None:  # the base session alone: all base heads alike
-            return np.asarray(scores[:, ::2].mean(1))
+            return np.asarray(scores[:, : 2 * len(self.views) : 2].mean(1))
         return self.fitted.predict_proba(scores)
 
     def predict(self, X: ArrayLike) -> Array:
@@ -153,7 +166,18 @@ class ViewLearner:
         """Return which member is trusted for which class, and with which mean."""
         return explain_fuser(self.fitted, self.members, self.classes)
 
-    def _fit_fuser(self) -> Fuser | None:
+    def _fit_ridge(self) -> Array | None:
+        """Fit the member that sees all views; return what it says of memory and shots, each of them left out."""
+        if self.ridge is None or self.fuser in ALONE:
+            return None
+        memories = [part.memory for part in self.parts]
+        views = [np.concatenate([memory.base, *memory.shots.values()]) for memory in memories]
+        shots = [np.full(len(x), c) for c, x in memories[0].shots.items()]
+        labels = np.concatenate([memories[0].base_labels, *shots])
+        self.beside, left_out = fit_ridge(views, labels, len(self.classes), self.ridge)
+        return left_out
+
+    def _fit_fuser(self, left_out: Array | None) -> Fuser | None:
         if self.fuser in ALONE:
             return None
         options = self.fuser_options
@@ -164,14 +188,16 @@ class ViewLearner:
                 options = {"groups": [0] * n_base + [1] * (len(self.classes) - n_base), **options}
         fuser, _ = new_fuser(self.fuser, self.fitted, options, padding="inlierness")
         if fuser.trains:
-            rehearsed = [part.rehearse("left-out", _pair(part)) for part in self.parts]
-            _, labels, weight = rehearsed[0]
-            fuser.fit(np.concatenate([scores for scores, _, _ in rehearsed], 1), labels, weight)
+            found = [part.rehearsed("left-out") for part in self.parts]
+            pairs = zip(self.parts, found, strict=True)
+            scores = [part.scores_of(one.features, _pair(part), (one.labels, one.own)) for part, one in pairs]
+            if self.beside is not None and left_out is not None:
+                beside = self.beside.scores([one.features for one in found])
+                rows = found[0].left_out
+                beside[rows >= 0] = left_out[rows[rows >= 0]]
+                scores.append(beside[:, None])
+            fuser.fit(np.concatenate(scores, 1), found[0].labels, found[0].weight)
         return fuser
-
-    def _scores(self, parts: Sequence[Array]) -> Array:
-        pairs = zip(self.parts, parts, strict=True)
-        return np.concatenate([part.scores_of(features, _pair(part)) for part, features in pairs], 1)
 
     def _columns(self, X: Array) -> list[int]:
         if X.ndim != 2:
