@@ -43,9 +43,10 @@ PER_CLASS: dict[str, Any] = {
 ROWS: dict[str, dict[str, Any]] = {  # options of ViewLearner
     "one-view": {"fuser": "prototypes"},
     **{name: {"fuser": name} for name in ("arithmetic", "geometric", "log-pool", "logistic", "afa")},
+    **{f"{name}-no-ridge": {"fuser": name, "ridge": None} for name in ("log-pool", "afa")},
     **{
-        f"afa-per-class-{rehearsal}": {"fuser": "afa", "fuser_options": PER_CLASS, "rehearsal": rehearsal}
-        for rehearsal in ("residual", "left-out")
+        f"afa-per-class-{kind}": {"fuser": "afa", "fuser_options": PER_CLASS, "rehearsal": kind, "ridge": None}
+        for kind in ("residual", "left-out")
     },
 }
 BALANCES, CALIBRATIONS = (1.0, 1.5, 2.0, 2.5, 3.0), (0.0, 0.1, 0.2, 0.3, 0.5)

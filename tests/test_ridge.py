@@ -83,6 +83,8 @@ def test_without_ridge() -> None:
     learner.learn_session(np.random.default_rng(0).normal(size=(5, 10)), ["new"] * 5)
     assert learner.members == ["a, base", "a", "b, base", "b"]
     assert learner.member_scores(np.concatenate(X, 1)).shape == (180, 4, 4)
+    alone = ViewLearner(["a", "b"], "prototypes", widths=[6, 4]).fit_base(np.concatenate(X, 1), y)
+    assert len(alone.members) == 4 == alone.member_scores(np.concatenate(X, 1)).shape[1]
 
 
 @pytest.mark.parametrize("ridge", [0.0, -1.0, np.nan, np.inf])

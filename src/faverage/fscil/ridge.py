@@ -7,8 +7,9 @@ side by side and divided by √V. Without example i, the prediction of i is y_i 
 bordered kernel matrix, α its product with y) or y_i − e_i / (1 − h_i) (n > D; e the residuals, h the leverages): one
 solution gives them all, exactly.
 
-The head tells base classes apart better than prototypes do, and new ones from each other no worse, but says "base" far
-too often: classes of few examples pull weakly. It is for fusers that can trust it for one kind and for the other apart.
+Classes of few examples pull weakly: the head takes most images of new classes for base classes, and hardly ever one of
+a base class for a new one. So what it says of new classes counts for much, and what it says of base classes for little:
+a member for fusers that can trust it for the one kind and not for the other.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class ViewLearner:
     def members(self) -> list[str]:
         """Names of what the fuser fuses: two a view, and ``ridge``."""
         pairs = [name for view in self.views for name in (f"{view}, base", view)]
-        return pairs if self.ridge is None else [*pairs, "ridge"]
+        return pairs if self._penalty is None else [*pairs, "ridge"]
 
     def fit_base(
         self,
@@ -166,15 +166,20 @@ class ViewLearner:
         """Return which member is trusted for which class, and with which mean."""
         return explain_fuser(self.fitted, self.members, self.classes)
 
+    @property
+    def _penalty(self) -> float | None:
+        """Of the ridge regression; None where nothing asks for it."""
+        return None if self.fuser in ALONE else self.ridge
+
     def _fit_ridge(self) -> Array | None:
         """Fit the member that sees all views; return what it says of memory and shots, each of them left out."""
-        if self.ridge is None or self.fuser in ALONE:
+        if self._penalty is None:
             return None
         memories = [part.memory for part in self.parts]
         views = [np.concatenate([memory.base, *memory.shots.values()]) for memory in memories]
         shots = [np.full(len(x), c) for c, x in memories[0].shots.items()]
         labels = np.concatenate([memories[0].base_labels, *shots])
-        self.beside, left_out = fit_ridge(views, labels, len(self.classes), self.ridge)
+        self.beside, left_out = fit_ridge(views, labels, len(self.classes), self._penalty)
         return left_out
 
     def _fit_fuser(self, left_out: Array | None) -> Fuser | None:
