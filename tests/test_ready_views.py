@@ -73,7 +73,7 @@ def turned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def assert_same_table(one: dict[str, Any], other: dict[str, Any], within: float = 0.005) -> None:
+def assert_same_table(one: dict[str, Any], other: dict[str, Any], within: float = 1e-9) -> None:
     assert one.keys() == other.keys()
     for method in one:
         pairs = zip(one[method]["sessions"], other[method]["sessions"], strict=True)
@@ -100,7 +100,7 @@ def test_what_is_in_the_file(turned: Path) -> None:
     d = data["test"].shape[2]
     assert data["base_head_weight"].shape == data["base_prototypes"].shape == (6, 3, d)
     assert data["novel"].shape == (20, 3, d) and data["base_memory"].shape[1:] == (3, d)
-    assert all(data[name].dtype == np.float16 for name in ("test", "novel", "base_prototypes", "base_head_weight"))
+    assert all(data[name].dtype == np.float32 for name in ("test", "novel", "base_prototypes", "base_head_weight"))
     assert data["sessions"].tolist() == [0] * 6 + [1, 1, 2, 2]
     assert not np.array_equal(data["base_head_weight"][:, 0], data["base_head_weight"][:, 1])
 
@@ -133,7 +133,8 @@ def test_a_plain_run_writes_a_file_without_views(tmp_path: Path) -> None:
         assert all(np.array_equal(one[name], other[name]) for name in one.files)
 
 
-def test_linear_heads_of_two_views_and_numbers_too_large(tmp_path: Path) -> None:
+def test_linear_heads_of_two_views_and_numbers_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faverage.experiment.ready._MANY", 0)  # half precision, as of a large file
     rng = np.random.default_rng(1)
     biases = rng.normal(size=(BASE, 3))
     file = made(tmp_path / "f.npz", base_head_scale=None, base_head_bias=biases)
@@ -283,7 +284,7 @@ def test_two_networks_in_one_file(tmp_path: Path) -> None:
     done(tmp_path / "out", "--config", tmp_path / "run.yaml", "--save-features", file)
     (tmp_path / "ready.yaml").write_text(RUN)
     done(tmp_path / "ready", "--config", tmp_path / "ready.yaml", "--features", file)
-    assert_same_table(numbers(tmp_path / "out"), numbers(tmp_path / "ready"), within=0.016)  # three images of 195
+    assert_same_table(numbers(tmp_path / "out"), numbers(tmp_path / "ready"))
     with np.load(file) as data:
         assert data["base_head_scale"].tolist() == [16, 16, 0, 0] and not data["base_head_bias"][:, :2].any()
         assert data["views"].tolist()[0] == "network 1: plain" and data["base_head_bias"][:, 2:].any()

@@ -25,6 +25,7 @@ Array = NDArray[Any]
 VECTORS = ("test", "novel", "base_memory", "base_prototypes", "base_head_weight")
 LABELLED = ("test", "novel", "base_memory")
 BIAS, SCALE = "base_head_bias", "base_head_scale"
+_MANY = 1 << 22  # numbers of a file that are written in half precision
 
 
 @dataclass
@@ -106,7 +107,7 @@ def check_chosen(path: Path, views: Sequence[str], there: Sequence[str]) -> None
 def write_features(features: Features, views: Sequence[str], path: Path) -> None:
     """Write what the methods see: memory, shots, tests, prototypes and heads, but no spare examples.
 
-    Numbers are of half precision; arrays with one that is too large for that keep theirs.
+    Where there are many, numbers are of half precision; arrays with one that is too large for that keep theirs.
 
     Args:
         features: of one seed.
@@ -141,13 +142,14 @@ def write_features(features: Features, views: Sequence[str], path: Path) -> None
         if not scales.all():
             n_base = len(arrays["base_prototypes"])
             arrays[BIAS] = np.stack([np.broadcast_to(bias, (n_base,)) for _, bias, _ in heads], 1)
-    stored: dict[str, Any] = {**{name: _short(array) for name, array in arrays.items()}, **words}
+    many = sum(array.size for array in arrays.values()) > _MANY
+    stored: dict[str, Any] = {**{name: _short(array, many) for name, array in arrays.items()}, **words}
     with replacing(path) as partial, partial.open("wb") as file:
         np.savez(file, **stored)
 
 
-def _short(array: Array) -> Array:
-    fits = np.abs(array).max() <= np.finfo(np.float16).max
+def _short(array: Array, half: bool) -> Array:
+    fits = half and np.abs(array).max() <= np.finfo(np.float16).max
     return array.astype(np.float16 if fits else np.float32)
 
 
