@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from faverage.experiment.config import RunConfig
-from faverage.experiment.features import base_heads
 from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.fscil import CosineHead
 from faverage.fscil.heads import unit
+from faverage.fscil.images import base_heads
 from faverage.vision import Augment, BaseModel, extract_features, hold_out, train_base
 
 Array = NDArray[Any]

@@ -111,18 +111,18 @@ def test_only_json_and_safetensors_and_the_backbone_once(model: Model) -> None:
     ]
 
 
-def refused(folder: Path, *words: str) -> None:
+def refusal(folder: Path) -> str:
     with pytest.raises(ModelError) as caught:
         Model.load(folder, device="cpu")
-    for word in words:
-        assert word in str(caught.value)
+    return str(caught.value)
 
 
 def test_folders_that_are_no_model(tmp_path: Path) -> None:
-    refused(tmp_path / "none", "does not exist", "faverage train")
+    none = refusal(tmp_path / "none")
+    assert "does not exist" in none and "faverage train" in none
     (tmp_path / "file").write_text("x")
-    refused(tmp_path / "file", "is a file")
-    refused(tmp_path, "no file model.json")
+    assert "is a file" in refusal(tmp_path / "file")
+    assert "no file model.json" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,8 @@ def test_folders_that_are_no_model(tmp_path: Path) -> None:
 def test_a_broken_record_is_refused(folder: Path, change, words: str) -> None:  # type: ignore[no-untyped-def]
     file = folder / "model.json"
     file.write_text(change(file.read_text()))
-    refused(folder, words, str(folder))
+    said = refusal(folder)
+    assert words in said and str(folder) in said
 
 
 def test_missing_and_broken_parts_are_named(model: Model) -> None:
@@ -147,21 +148,24 @@ def test_missing_and_broken_parts_are_named(model: Model) -> None:
     state = model.folder / "states" / "000002"
     content = (state / "shots.safetensors").read_bytes()
     (state / "shots.safetensors").write_bytes(content[:-9])
-    refused(model.folder, "000002 is broken")
+    assert "000002 is broken" in refusal(model.folder)
     (state / "shots.safetensors").write_bytes(content)
     (state / "fuser.safetensors").unlink()
-    refused(model.folder, "000002 is broken", "fuser.safetensors")
+    said = refusal(model.folder)
+    assert "000002 is broken" in said and "fuser.safetensors" in said
     shutil.rmtree(state)
-    refused(model.folder, "the state 000002", "is missing")
+    said = refusal(model.folder)
+    assert "the state 000002" in said and "is missing" in said
     (model.folder / "base" / "backbone.safetensors").write_bytes(b"x")
-    refused(model.folder, "base classes", "backbone.safetensors")
+    said = refusal(model.folder)
+    assert "base classes" in said and "backbone.safetensors" in said
 
 
 def test_pickles_are_never_read(folder: Path) -> None:
     import pickle
 
     (folder / "base" / "learner.safetensors").write_bytes(pickle.dumps({"evil": 1}))
-    refused(folder, "base classes")
+    assert "base classes" in refusal(folder)
 
 
 def test_create_refuses_what_cannot_be_a_model(tmp_path: Path, made: Path) -> None:

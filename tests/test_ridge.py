@@ -68,7 +68,7 @@ def test_a_fuser_rehearses_ridge_without_the_example(monkeypatch: pytest.MonkeyP
     scores, rehearsed, _ = given[-1]
     n = len(learner.parts[0].memory.base)
     assert scores.shape[1] == 5 and np.bincount(rehearsed)[3:].tolist() == [50, 3, 3]
-    views = [np.concatenate([part.memory.base, *part.memory.shots.values()]) for part in learner.parts]
+    views = [part.memory.examples()[0] for part in learner.parts]
     numbers = np.concatenate([learner.parts[0].memory.base_labels, [3, 4, 4, 4, 5, 5, 5]])
     _, left_out = fit_ridge(views, numbers, 6, learner.ridge or 0)
     assert np.allclose(scores[:n, -1], left_out[:n]) and np.allclose(scores[n + 50 :, -1], left_out[n + 1 :])

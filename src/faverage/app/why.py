@@ -82,13 +82,9 @@ def confusions(learner: FewShotLearner) -> tuple[dict[str, float], tuple[tuple[s
         The share of right answers for each taught class, and (class, answer, how often), the most frequent first.
     """
     memory = learner.memory
-    features, labels, own = [memory.base], [memory.base_labels], [np.full_like(memory.base, np.nan)]
-    for c, shots in memory.shots.items():
-        features.append(shots)
-        labels.append(np.full(len(shots), c))
-        own.append(means_of_others(shots))
-    truth = np.concatenate(labels)
-    said = learner.fuse(learner.scores_of(np.concatenate(features), own=(truth, np.concatenate(own)))).argmax(1)
+    features, truth = memory.examples()
+    own = np.concatenate([np.full_like(memory.base, np.nan), *map(means_of_others, memory.shots.values())])
+    said = learner.fuse(learner.scores_of(features, own=(truth, own))).argmax(1)
     right = {learner.classes[c]: float((said[truth == c] == c).mean()) for c in memory.shots}
     wrong = Counter((learner.classes[t], learner.classes[s]) for t, s in zip(truth, said, strict=True) if t != s)
     return right, tuple((t, s, n) for (t, s), n in wrong.most_common())

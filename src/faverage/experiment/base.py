@@ -19,7 +19,7 @@ from faverage.fscil.images import base_heads
 if TYPE_CHECKING:
     from faverage.vision import BaseModel, Shards, Team
 
-__all__ = ["Beside", "Seen", "base_heads", "see", "train_on"]
+__all__ = ["Beside", "Seen", "see", "train_on"]
 
 Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.experiment.base import Beside, Seen, base_heads, see, train_on
+from faverage.experiment.base import Beside, Seen, see, train_on
 from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
 from faverage.experiment.pictures import Pictures, load_pictures, seen_by
 from faverage.experiment.ready import read_features
@@ -19,7 +19,7 @@ from faverage.experiment.rows import Rows
 if TYPE_CHECKING:
     from faverage.vision import Shards, Team
 
-__all__ = ["Features", "base_heads", "features_of_benchmark", "features_of_file", "train_on"]
+__all__ = ["Features", "features_of_benchmark", "features_of_file", "train_on"]
 
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, of how much (0: not known)

@@ -29,7 +29,7 @@ BEST: dict[str, Any] = {
     "methods": ["prototypes", "arithmetic", "geometric", "log-pool", "logistic", "afa"],
 }
 
-# and over those, where a data set wants others; both trainings take 25 minutes on one NVIDIA H200
+# and over those, where a data set wants others
 _LONG: dict[str, Any] = {"epochs": 150, "networks": [{}, {"mix": 0.5, "epochs": 130}]}
 BEST_OF: dict[str, dict[str, Any]] = {"mini-imagenet": _LONG, "tiered-imagenet": _LONG}
 

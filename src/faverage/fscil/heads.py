@@ -136,17 +136,20 @@ def learn_temperature(head: PrototypeHead, features: Array, labels: Array) -> fl
 
     The second term keeps τ near 16 where a small memory is separated without a mistake and would have it grow for ever.
     """
+    return best_temperature(-head.distances(features), labels - head.first, np.ones(len(labels)), prior=5)
+
+
+def best_temperature(logits: Array, labels: Array, weight: Array, *, prior: float = 0.0) -> float:
+    """Return the τ in 1 … 256 that minimises Σ weight · log-loss of softmax(τ logits) + prior (log τ/16)²."""
     from scipy.optimize import minimize_scalar
 
-    distances = head.distances(features)
     rows = np.arange(len(labels))
-    columns = labels - head.first
 
     def loss(log_tau: float) -> float:
-        z = -np.exp(log_tau) * distances
+        z = np.exp(log_tau) * logits
         z -= z.max(1, keepdims=True)
-        prior = 5 * (log_tau - np.log(16)) ** 2
-        return float((np.log(np.exp(z).sum(1)) - z[rows, columns]).sum() + prior)
+        losses = np.log(np.exp(z).sum(1)) - z[rows, labels]
+        return float((weight * losses).sum() + prior * (log_tau - np.log(16)) ** 2)
 
     found = minimize_scalar(loss, bounds=(0.0, float(np.log(256))), method="bounded", options={"xatol": 1e-3})
     return float(np.exp(found.x))

@@ -241,17 +241,14 @@ class FewShotLearner:
         start = 0 if self.scope == "all" else first
         self.heads = [*self.heads, PrototypeHead(self.prototypes[start:], self.tau, start)]
 
-    def rehearse(
-        self, rehearsal: Rehearsal | None = None, heads: Sequence[Scorer] | None = None
-    ) -> tuple[Array, Array, Array]:
+    def rehearse(self, rehearsal: Rehearsal | None = None) -> tuple[Array, Array, Array]:
         """Return scores ``(n, K, N)``, labels and weights that a fuser of this session learns from.
 
         Args:
             rehearsal: where the learner has none of its own.
-            heads: the K heads that score; by default all.
         """
         found = self.rehearsed(rehearsal)
-        return self.scores_of(found.features, heads, (found.labels, found.own)), found.labels, found.weight
+        return self.scores_of(found.features, own=(found.labels, found.own)), found.labels, found.weight
 
     def rehearsed(self, rehearsal: Rehearsal | None = None) -> Rehearsed:
         """Return what ``rehearse`` scores."""

@@ -77,6 +77,11 @@ class Memory:
         length = float(np.linalg.norm(base, axis=1).mean())
         return cls(base, labels, unit(base) - prototypes[labels], length, {})
 
+    def examples(self) -> tuple[Array, Array]:
+        """Return features and labels of all that is kept: the base features, then the shots, class by class."""
+        labels = [np.full(len(shots), c) for c, shots in self.shots.items()]
+        return np.concatenate([self.base, *self.shots.values()]), np.concatenate([self.base_labels, *labels])
+
     def rehearse(
         self,
         kind: Rehearsal,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.fscil.heads import unit
+from faverage.fscil.heads import best_temperature, unit
 from faverage.fusion.arrays import softmax
 
 __all__ = ["RidgeHead", "fit_ridge"]
@@ -60,7 +60,7 @@ def fit_ridge(views: Sequence[Array], labels: Array, n_classes: int, penalty: fl
     z, y = side_by_side(views).astype(np.float64), np.eye(n_classes)[labels]
     counts = 1 / np.bincount(labels, minlength=n_classes)[labels]
     weight, bias, left_out = (_dual if len(z) <= z.shape[1] else _primal)(z, y, counts / counts.mean(), penalty)
-    tau = _temperature(left_out, labels, counts)
+    tau = best_temperature(left_out, labels, counts)
     return RidgeHead(weight.astype(np.float32), bias.astype(np.float32), tau), softmax(tau * left_out)
 
 
@@ -90,18 +90,3 @@ def _primal(z: Array, y: Array, v: Array, penalty: float) -> tuple[Array, Array,
     beta = inverse @ (weighted.T @ y)
     leverage = ((weighted @ inverse) * x).sum(1, keepdims=True)
     return beta[:-1].T, beta[-1], y - (y - x @ beta) / (1 - leverage)
-
-
-def _temperature(left_out: Array, labels: Array, share: Array) -> float:
-    """Return the τ in 1 … 256 with the least log-loss of left-out predictions."""
-    from scipy.optimize import minimize_scalar
-
-    own = left_out[np.arange(len(labels)), labels]
-
-    def loss(log_tau: float) -> float:
-        tau = np.exp(log_tau)
-        most = left_out.max(1)
-        return float(share @ (np.log(np.exp(tau * (left_out - most[:, None])).sum(1)) + tau * (most - own)))
-
-    found = minimize_scalar(loss, bounds=(0.0, float(np.log(256))), method="bounded", options={"xatol": 1e-3})
-    return float(np.exp(found.x))

@@ -175,10 +175,8 @@ class ViewLearner:
         """Fit the member that sees all views; return what it says of memory and shots, each of them left out."""
         if self._penalty is None:
             return None
-        memories = [part.memory for part in self.parts]
-        views = [np.concatenate([memory.base, *memory.shots.values()]) for memory in memories]
-        shots = [np.full(len(x), c) for c, x in memories[0].shots.items()]
-        labels = np.concatenate([memories[0].base_labels, *shots])
+        kept = [part.memory.examples() for part in self.parts]
+        views, labels = [features for features, _ in kept], kept[0][1]
         self.beside, left_out = fit_ridge(views, labels, len(self.classes), self._penalty)
         return left_out
 
