@@ -1,12 +1,16 @@
 """Saving, loading and exporting networks, and refusing everything else."""
 
+import errno
 import json
+import os
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from faverage import AFA, export_onnx, load, save
+from faverage.storage import read_json
 
 
 def trained(structure: str = "full", **options) -> AFA:
@@ -105,3 +109,47 @@ def test_onnx_that_disagrees_is_not_written(tmp_path) -> None:
 def test_only_afa_is_written(tmp_path, call) -> None:
     with pytest.raises(ValueError, match="network must be an AFA, got Linear"):
         call(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[" * 100_000, "too deeply nested"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "digits"),
+        (b'"\\ud800"', "surrogates"),
+        (b"\xff\xfe", "JSON"),
+        (b"", "Expecting value"),
+    ],
+)
+def test_json_that_cannot_be_used(tmp_path, content: bytes, words: str) -> None:
+    file = tmp_path / "file.json"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=words):
+        read_json(file)
+
+
+def test_json_from_what_is_no_file(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_json(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_json("/dev/zero")
+    with pytest.raises(OSError):
+        read_json(tmp_path)
+
+
+def test_header_that_is_too_deep(tmp_path) -> None:
+    path = tmp_path / "file.safetensors"
+    save_file({"x": torch.zeros(1)}, path, metadata={"faverage": "[" * 100_000})
+    with pytest.raises(ValueError, match="too deeply nested"):
+        load(path)
+
+
+def test_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch) -> None:
+    def full(*_, **__) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("faverage.storage.save_file", full)
+    with pytest.raises(OSError) as caught:
+        save(trained(), tmp_path / "afa.safetensors")
+    assert caught.value.errno == errno.ENOSPC and list(tmp_path.iterdir()) == []

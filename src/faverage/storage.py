@@ -1,9 +1,11 @@
-"""Networks on disk: one safetensors file whose header carries the configuration as JSON. Never pickle."""
+"""Files: JSON that may come from anywhere, and safetensors whose header carries a configuration. Never pickle."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +19,10 @@ from torch import Tensor
 
 from faverage.network import AFA
 
-__all__ = ["load", "save"]
+__all__ = ["load", "parse_json", "read_json", "save"]
 
 FORMAT = 1
+_MOST_JSON = 1 << 28  # bytes of a JSON file
 
 
 def save(network: AFA, path: str | Path) -> Path:
@@ -57,7 +60,11 @@ def write_tensors(path: str | Path, kind: str, config: dict[str, Any], tensors: 
     target = Path(path)
     with replacing(target) as partial:
         flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(flat, partial, metadata={"faverage": json.dumps(header)})
+        try:
+            save_file(flat, partial, metadata={"faverage": json.dumps(header)})
+        except SafetensorError as error:  # it wraps the error of the system, of which only the words are left
+            full = "No space left" in str(error) or "os error 28" in str(error)
+            raise OSError(errno.ENOSPC if full else errno.EIO, " ".join(str(error).split()), str(target)) from None
     return target
 
 
@@ -69,9 +76,9 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str,
         raise FileNotFoundError(f"no such file: {path}")
     try:
         with safe_open(str(path), framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get("faverage", "null"))
+            header = parse_json((file.metadata() or {}).get("faverage", "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, ValueError, OSError) as error:
+    except (SafetensorError, ValueError, OSError, MemoryError, OverflowError, RuntimeError, AttributeError) as error:
         raise ValueError(f"{path} is not a file saved by faverage: {error}") from None
     if not isinstance(header, dict) or not isinstance(header.get("config"), dict):
         raise ValueError(f"{path} is a safetensors file, but was not saved by faverage")
@@ -83,6 +90,44 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str,
             f"this version reads formats up to {FORMAT}: upgrade faverage"
         )
     return header["config"], tensors
+
+
+def read_json(path: str | Path) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it cannot be read.
+        ValueError: it is no file of JSON; the message does not name the path.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe must not make us wait
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is not a regular file")
+        if status.st_size > _MOST_JSON:
+            raise ValueError(f"it has {status.st_size / 1e6:.0f} MB, more than any such file needs")
+        data = file.read(_MOST_JSON + 1)
+    return parse_json(data)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON says; ValueError where it is none, too deep, or has numbers or text that cannot be written.
+
+    >>> parse_json(b'{"a": [1]}')
+    {'a': [1]}
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: not JSON that can be used: too deeply nested
+    """
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be printed or written
+    except RecursionError:
+        raise ValueError("not JSON that can be used: too deeply nested") from None
+    except ValueError as error:
+        raise ValueError(f"not JSON that can be used: {' '.join(str(error).split())[:200]}") from None
+    return value
 
 
 @contextmanager
