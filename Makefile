@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+JOBS   ?= auto
 
-.PHONY: run demo test lint types tests test-browser bench bench-fusion bench-serve venv clean help
+.PHONY: run demo test lint types tests floors test-browser bench bench-fusion bench-serve venv clean help
 
 help:          ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -32,9 +33,19 @@ types: $(STAMP) ## mypy, strict, on src/
 	@$(BIN)/mypy
 
 tests: $(STAMP) ## the tests alone
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 test: lint types tests ## lint, types, tests
+
+# torch stays at the version of constraints.txt, since older ones bring gigabytes of CUDA: make floors TORCH=2.6.0
+floors: .venv-floors/floors.txt ## the tests with the lowest versions of all dependencies, in .venv-floors
+	@OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -n $(JOBS)
+
+.venv-floors/floors.txt: pyproject.toml constraints.txt tools/floors.py
+	@test -x .venv-floors/bin/python || $(PYTHON) -m venv .venv-floors
+	@$(PYTHON) tools/floors.py $(TORCH) > .venv-floors/wanted.txt
+	.venv-floors/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-floors/wanted.txt -e '.[dev]'
+	@mv .venv-floors/wanted.txt $@
 
 test-browser: $(STAMP) ## the page in a real browser (chromium), screenshots into FAVERAGE_SCREENSHOTS if it is set
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || test -n "$$FAVERAGE_CHROMIUM" || \
@@ -52,4 +63,4 @@ bench-serve: $(STAMP) ## times of predictions over HTTP, alone and while another
 	@$(BIN)/python benchmarks/serve.py
 
 clean:         ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache build *.egg-info src/*.egg-info
+	rm -rf $(VENV) .venv-floors .mypy_cache .ruff_cache build *.egg-info src/*.egg-info

@@ -105,3 +105,12 @@ def test_import_takes_less_than_one_and_a_half_times_torch() -> None:
     seconds("faverage")  # once, to warm the disk's cache
     pairs = [(seconds("torch"), seconds("faverage")) for _ in range(5)]
     assert statistics.median(ours / torch for torch, ours in pairs) < 1.5
+
+
+def test_the_lowest_versions_are_declared_and_can_be_listed() -> None:
+    root = Path(__file__).parent.parent
+    said = subprocess.run([sys.executable, root / "tools/floors.py"], capture_output=True, text=True, check=True).stdout
+    lowest = dict(line.split("==") for line in said.splitlines())
+    imported = {"torch", "numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "safetensors", "typer", "rich"}
+    assert imported | {"pillow", "pyyaml", "fastapi", "starlette", "pydantic", "uvicorn"} <= lowest.keys()
+    assert lowest["torch"] == (root / "constraints.txt").read_text().split("==")[1].strip()
