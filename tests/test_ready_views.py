@@ -10,7 +10,7 @@ import pytest
 
 from faverage.experiment import ConfigError, RunConfig
 from faverage.experiment.features import features_of_file
-from faverage.experiment.methods import learner_of
+from faverage.experiment.fusers import learner_of
 from faverage.experiment.ready import file_views, read_features, write_features
 from faverage.experiment.recipes import BEST
 from faverage.experiment.sweep import Plan, work

@@ -77,7 +77,7 @@ def test_stopped_in_every_stage(
     else:
         assert result.exit_code == 2 and "the disk is full" in said(result)
     assert [path.name for path in out.iterdir()] == ["work"]
-    assert not [path for path in out.rglob(".*") if path.is_file()]
+    assert not [path for path in out.rglob(".*") if path.suffix == ".partial"]
     assert command(*arguments, out).exit_code == 0
     assert numbers(out) == expected
 
@@ -92,7 +92,8 @@ def test_the_disk_is_full_for_a_checkpoint(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("faverage.storage.save_file", fail)
     result = command(*FAST, "--out", tmp_path / "out")
     assert result.exit_code == 2 and "the disk is full while training the base session" in said(result)
-    assert f"nothing more can be written to {tmp_path / 'out'}; make room" in said(result)
+    assert f"nothing more can be written to {tmp_path / 'out' / 'work'}" in said(result)
+    assert "base-checkpoint.safetensors; make room, or name another --out" in said(result)
 
 
 def test_files_of_two_runs_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +138,9 @@ DAMAGES = {
     "cut note": ("features/part-00000.json", lambda b: b[:20], "the features are computed again"),
     "cut method": ("vote-*.json", lambda b: b[: len(b) // 2], "the method is run again"),
     "odd method": ("vote-*.json", lambda b: b"[1]", "the method is run again"),
+    "deep method": ("vote-*.json", lambda b: b"[" * 100_000, "the method is run again"),
+    "edited method": ("vote-*.json", lambda b: b.replace(b'"f1": 0.', b'"f1": 0.9'), "the method is run again"),
+    "edited checkpoint": ("base-checkpoint.safetensors", lambda b: b[:-9] + b"edited :)", "base training starts anew"),
 }
 
 
@@ -152,3 +156,46 @@ def test_broken_leftovers_are_made_again(damage: str, undisturbed: Path) -> None
     assert numbers(undisturbed) == before
     again = command(*FAST, "--out", undisturbed)
     assert again.exit_code == 0 and "Warning" not in said(again)
+
+
+def test_what_an_earlier_run_found_is_named(undisturbed: Path) -> None:
+    result = command(*FAST, "--out", undisturbed)
+    found = json.loads((undisturbed / "results.json").read_text())["earlier"]
+    assert [(one["method"], one["seed"], one["draw"]) for one in found] == [("prototypes", 0, 0), ("vote", 0, 0)]
+    words = "aken from an earlier run with the same settings, data and code: prototypes (20"
+    assert words in said(result) and words in (undisturbed / "report.html").read_text()
+
+
+def test_results_of_other_code_are_not_taken(undisturbed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit of one fuser runs it again, not the other one, nor the base session; an edit of training all of it."""
+    import faverage.experiment.methods as methods
+    from faverage.experiment import code
+
+    ran: list[str] = []
+    real, trained = methods.run_method, []
+    monkeypatch.setattr(methods, "run_method", lambda m, *args: ran.append(m) or real(m, *args))
+    monkeypatch.setattr("faverage.vision._loop.Loop.epoch", _counted("faverage.vision._loop:Loop.epoch", trained))
+    edited: dict[str, Any] = {"faverage.fusion.rules": "edited"}
+    real_code = code.code_fingerprint
+    monkeypatch.setattr(
+        code, "code_fingerprint", lambda *names: real_code(*names) + "".join(edited.get(name, "") for name in names)
+    )
+    before = numbers(undisturbed)
+    assert command(*FAST, "--out", undisturbed).exit_code == 0
+    assert ran == ["vote"] and not trained and numbers(undisturbed) == before
+    edited["faverage.vision.training"] = "edited"
+    assert command(*FAST, "--out", undisturbed).exit_code == 0
+    assert ran == ["vote", "prototypes", "vote"] and trained
+    assert numbers(undisturbed) == before
+
+
+def _counted(what: str, calls: list[str]) -> Any:
+    module, _, path = what.partition(":")
+    owner, name = path.split(".")
+    real = getattr(getattr(sys.modules[module], owner), name)
+
+    def call(*args: Any, **options: Any) -> Any:
+        calls.append(what)
+        return real(*args, **options)
+
+    return call

@@ -3,14 +3,15 @@
 import errno
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from faverage import AFA, export_onnx, load, save
-from faverage.storage import read_json
+from faverage import AFA, _code, export_onnx, load, save
+from faverage.storage import read_checked, read_json, write_checked
 
 
 def trained(structure: str = "full", **options) -> AFA:
@@ -153,3 +154,88 @@ def test_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch) -> None:
     with pytest.raises(OSError) as caught:
         save(trained(), tmp_path / "afa.safetensors")
     assert caught.value.errno == errno.ENOSPC and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("output", ["normalise", "power"])
+def test_onnx_has_probabilities_for_scores_near_0(tmp_path, output: str) -> None:
+    import onnxruntime
+
+    network = AFA(2, 3, means=["arithmetic"], output=output, floor=1e-9)
+    export_onnx(network, tmp_path / "afa.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "afa.onnx", providers=["CPUExecutionProvider"])
+    scores = torch.tensor([0.0, 1e-13, 1e-12, 1e-9, 0.3]).view(-1, 1, 1) * torch.tensor([1.0, 0.5, 0.5])
+    scores = scores.expand(-1, 2, -1).contiguous()
+    (fused,) = session.run(None, {"scores": scores.numpy()})
+    with torch.no_grad():
+        torch.testing.assert_close(torch.from_numpy(fused), network(scores), atol=1e-6, rtol=0)
+    assert fused[0].tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_onnx_with_nan_is_not_written(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faverage.network._plus", lambda x, small: x + small)  # an exporter drops it
+    with pytest.raises(ValueError, match="no probabilities for scores near 0"):
+        export_onnx(AFA(2, 3, means=["arithmetic"], output="normalise"), tmp_path / "afa.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_checked_json_is_that_of_its_key_and_unedited(tmp_path) -> None:
+    file = tmp_path / "a.json"
+    write_checked(file, {"n": 0.1, "pair": (1, 2), 3: None}, "key")
+    assert read_checked(file, "key") == {"n": 0.1, "pair": [1, 2], "3": None}
+    for text, key in ((file.read_text(), "other"), (file.read_text().replace("0.1", "0.2"), "key"), ("[1]", "key")):
+        file.write_text(text)
+        with pytest.raises(ValueError, match="its checksum does not fit"):
+            read_checked(file, key)
+
+
+def test_a_fingerprint_of_code_changes_with_what_is_imported_alone(tmp_path) -> None:
+    import shutil
+
+    package = tmp_path / "faverage"
+    shutil.copytree(Path(_code.__file__).parent, package, ignore=shutil.ignore_patterns("static", "__pycache__"))
+    entries = {
+        "base": ("faverage.vision.training", "faverage.vision.feature_store"),
+        "log-pool": ("faverage.experiment.fusers", "faverage.fusion.pools"),
+        "afa": ("faverage.experiment.fusers", "faverage.fusion.nets"),
+        "lucir": ("faverage.experiment.rivals", "faverage.rivals.lucir"),
+    }
+
+    def found() -> dict[str, str]:
+        return {name: _code.Sources(package).fingerprint(modules) for name, modules in entries.items()}
+
+    def changed(file: str, text: str) -> set[str]:
+        place, before = package / file, found()
+        old = place.read_text()
+        place.write_text(text + old if text.startswith("#") else old + text)
+        after = found()
+        place.write_text(old)
+        return {name for name in entries if before[name] != after[name]}
+
+    code = "\nodd = 1\n"
+    assert changed("fusion/pools.py", code) == {"log-pool"}
+    assert changed("_steps.py", code) == {"afa"}  # by fit, which the fuser imports
+    assert changed("fscil/heads.py", code) == {"log-pool", "afa"}
+    assert changed("rivals/exemplars.py", code) == {"lucir"}
+    assert (
+        changed("rivals/cec.py", code)
+        == changed("experiment/report.py", code)
+        == changed("app/serve.py", code)
+        == set()
+    )
+    assert changed("fscil/relearn.py", code) == {"log-pool", "afa"}  # imported inside a function
+    assert changed("vision/augment.py", code) == set(entries)
+    assert changed("vision/augment.py", "# a comment\n") == changed("vision/augment.py", '\n"""Words."""\n') == set()
+
+
+def test_a_fingerprint_of_code_from_elsewhere(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person's own fuser counts by the source of its module; what has no source, by its name."""
+    from importlib import import_module
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_own_fuser.py").write_text("def f():\n    return 1\n")
+    import_module("my_own_fuser")
+    sources = [_code.Sources(tmp_path / "nothing") for _ in range(2)]
+    before = sources[0].fingerprint(["my_own_fuser"])
+    (tmp_path / "my_own_fuser.py").write_text("def f():\n    return 2\n")
+    assert sources[1].fingerprint(["my_own_fuser"]) != before
+    assert sources[0].fingerprint(["faverage.fit"]) != sources[0].fingerprint(["faverage.means"])

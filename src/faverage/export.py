@@ -16,7 +16,7 @@ def export_onnx(network: AFA, path: str | Path, *, tolerance: float = 1e-5, seed
     """Write ``network`` as an ONNX model ``scores (n, K, N) -> fused (n, N)`` with any n.
 
     The file is run in onnxruntime on random scores, of several batch sizes, and compared with the network before it
-    appears at ``path``.
+    appears at ``path``. For scores near 0, where all classes are alike, it must give probabilities, too.
 
     Returns:
         The largest absolute difference seen, at most ``tolerance``.
@@ -59,9 +59,24 @@ def export_onnx(network: AFA, path: str | Path, *, tolerance: float = 1e-5, seed
                 scores[0, 0, 0] = 0.0
                 (fused,) = session.run(None, {"scores": scores.numpy()})
                 with torch.no_grad():
-                    worst = max(worst, float((network(scores) - torch.from_numpy(fused)).abs().max()))
-            if not worst <= tolerance:
-                raise ValueError(f"the ONNX model differs from the network by {worst:g}, more than {tolerance:g}")
+                    difference = float((network(scores) - torch.from_numpy(fused)).abs().max())
+                if not difference <= tolerance:  # NaN, too
+                    raise ValueError(
+                        f"the ONNX model differs from the network by {difference:g}, more than {tolerance:g}"
+                    )
+                worst = max(worst, difference)
+            (fused,) = session.run(None, {"scores": _tiny_scores(shape, dtype).numpy()})
+            total = torch.from_numpy(fused).sum(-1)  # of rounding alone, which need not be the same here and there
+            if not bool(total.isfinite().all()) or (
+                network.output != "identity" and bool((total - 1).abs().max() > 1e-3)
+            ):
+                raise ValueError("the ONNX model gives no probabilities for scores near 0")
     finally:
         network.to(device).train(was_training)
     return worst
+
+
+def _tiny_scores(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    """Return rows ``(n, K, N)`` with almost nothing in them."""
+    sizes = torch.tensor([0.0, 1e-30, 1e-13, 1e-12, 1e-9], dtype=dtype)
+    return sizes.view(-1, 1, 1).expand(-1, *shape).contiguous()

@@ -35,6 +35,11 @@ DEFAULT_MEANS: tuple[MeanSpec, ...] = ("arithmetic", "geometric", "harmonic")
 _TINY = 1e-12  # keeps logarithms and divisions of the normalised output finite
 
 
+def _plus(x: Tensor, small: float) -> Tensor:
+    """Return x + small. Exporters drop the sum with a number near 0, which leaves 0 / 0 and log 0, but not this one."""
+    return x + torch.full_like(x, small)
+
+
 class FAverage(nn.Module):
     """One f-average of K models with a matrix of weights: x̃ = f⁻¹(W f(x)) (equation 4 of the paper).
 
@@ -202,7 +207,7 @@ class AFA(nn.Module):
         if self.output in ("softmax", "power"):
             return self._logits(mixed).softmax(-1)
         if self.output == "normalise":
-            mixed = mixed.relu() + _TINY
+            mixed = _plus(mixed.relu(), _TINY)
             return mixed / mixed.sum(-1, keepdim=True)
         return mixed
 
@@ -217,7 +222,7 @@ class AFA(nn.Module):
         return self.forward(scores).log()
 
     def _logits(self, mixed: Tensor) -> Tensor:
-        return mixed if self.output == "softmax" else self.temperature * (mixed.relu() + self.floor).log()
+        return mixed if self.output == "softmax" else self.temperature * _plus(mixed.relu(), self.floor).log()
 
     def aggregate(self, scores: Tensor) -> Tensor:
         """Return Σ_j A_j x̃_j, of shape ``(n, N)``, before g."""

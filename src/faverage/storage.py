@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import stat
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from faverage.network import AFA
 
-__all__ = ["load", "parse_json", "read_json", "save"]
+__all__ = ["load", "parse_json", "read_checked", "read_json", "save", "write_checked"]
 
 FORMAT = 1
 _MOST_JSON = 1 << 28  # bytes of a JSON file
@@ -128,6 +129,31 @@ def parse_json(text: str | bytes) -> Any:
     except ValueError as error:
         raise ValueError(f"not JSON that can be used: {' '.join(str(error).split())[:200]}") from None
     return value
+
+
+def write_checked(path: Path, data: dict[str, Any], key: str) -> None:
+    """Write JSON with a checksum over it and ``key``, what it is a result of; the file appears whole or not at all."""
+    plain = json.loads(json.dumps(data))  # names of keys are text from here on, and tuples lists
+    with replacing(path) as partial:
+        partial.write_text(json.dumps({**plain, "checksum": _checksum(plain, key)}, indent=1) + "\n", encoding="utf-8")
+
+
+def read_checked(path: Path, key: str) -> dict[str, Any]:
+    """Return what ``write_checked`` wrote.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it cannot be read.
+        ValueError: it is cut off, was edited, or is a result of something else; the message does not name the path.
+    """
+    data = read_json(path)
+    if not isinstance(data, dict) or data.pop("checksum", None) != _checksum(data, key):
+        raise ValueError("its checksum does not fit: it was edited, or copied from elsewhere")
+    return data
+
+
+def _checksum(data: dict[str, Any], key: str) -> str:
+    return hashlib.sha256(f"{key}\0{json.dumps(data, sort_keys=True)}".encode()).hexdigest()
 
 
 @contextmanager

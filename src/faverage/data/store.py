@@ -26,11 +26,12 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import UnidentifiedImageError
 
+from faverage._code import code_fingerprint
 from faverage.data.benchmark import DataError, Indices, shown
 from faverage.data.decode import decode
 from faverage.data.progress import Progress
 from faverage.data.sources import Item, check_absent
-from faverage.storage import replacing
+from faverage.storage import read_json, replacing
 
 __all__ = ["open_store"]
 
@@ -99,7 +100,7 @@ def _fact(path: Path) -> str:
 
 
 def _key(items: Sequence[Item], side: int, facts: dict[Path, str]) -> str:
-    digest = hashlib.sha256(f"{FORMAT} {side}".encode())
+    digest = hashlib.sha256(f"{FORMAT} {side} {code_fingerprint('faverage.data.decode')}".encode())
     for item in items:
         digest.update(f"\0{item.name}\0{item.member}\0{facts[item.file]}".encode(errors="surrogatepass"))
     return digest.hexdigest()
@@ -108,7 +109,7 @@ def _key(items: Sequence[Item], side: int, facts: dict[Path, str]) -> str:
 def _open(folder: Path, key: str, side: int) -> tuple[NDArray[np.uint8], Reasons] | None:
     """A store that is whole and matches its key, else None."""
     try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        manifest = read_json(folder / "manifest.json")
         if manifest["format"] != FORMAT or manifest["key"] != key:
             return None
         images: NDArray[np.uint8] = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)

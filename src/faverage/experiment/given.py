@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from faverage.experiment.settings import ConfigError
 
 __all__ = ["Layers", "check_names", "methods_of", "read_yaml", "scaled", "seeds_of", "views_of"]
+
+_MOST_BYTES, _MOST_VALUES, _MOST_BITS = 1 << 20, 10_000, 512  # of a file of settings, in one, and of a whole number
 
 Layers = Sequence[dict[str, Any]]  # settings by name, each laid over those before
 
@@ -62,9 +65,31 @@ def seeds_of(given: Any) -> tuple[int, ...] | None:
         seeds = tuple(dict.fromkeys(int(str(part)) for part in parts))
     except ValueError:
         seeds = ()
-    if not seeds or min(seeds) < 0:
-        raise ConfigError(f"seeds must be whole numbers of at least 0, as '0,1,2' or [0, 1, 2], got {given!r}")
+    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32:
+        said = "seeds must be whole numbers of at least 0 and below 2**32, as '0,1,2' or [0, 1, 2]"
+        raise ConfigError(f"{said}, got {given!r:.200}")
     return seeds
+
+
+def _size(node: Any, known: dict[int, float]) -> float:
+    """Return how many values a YAML node stands for once aliases are written out; infinite where it holds itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        parts = node.value if isinstance(getattr(node, "value", None), list) else []
+        flat = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
+        known[id(node)] = 1 + sum(_size(one, known) for one in flat)
+    return known[id(node)]
+
+
+def _check_values(value: Any) -> None:
+    """Raise ValueError for a number or text that could not even be shown."""
+    if isinstance(value, dict | list):
+        for one in (*value, *value.values()) if isinstance(value, dict) else value:
+            _check_values(one)
+    elif isinstance(value, str):
+        value.encode()
+    elif isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise ValueError(f"a number has more than {_MOST_BITS} bits")
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
@@ -73,10 +98,19 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
     if not file.is_file():
         raise ConfigError(f"no such file: {file}")
+    if file.stat().st_size > _MOST_BYTES:
+        raise ConfigError(f"{file} has {file.stat().st_size / 1e6:.0f} MB, more than settings need: name another file")
     try:
-        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
+        content = file.read_text(encoding="utf-8")
+        if _size(yaml.compose(content, Loader=yaml.SafeLoader), {}) > _MOST_VALUES:
+            raise ValueError(f"with its aliases it has more than {_MOST_VALUES} values")
+        settings = yaml.safe_load(content)
+        _check_values(settings)
+    except OSError:
+        raise
+    except Exception as error:  # there is no end to what its parts for numbers, dates and merged keys may raise
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ConfigError(f"{file} is not a YAML file: {reason}") from None
     if not isinstance(settings, dict):
         found = "nothing" if settings is None else f"a {type(settings).__name__}"
         raise ConfigError(f"{file} must hold settings as 'name: value' lines, found {found}")

@@ -10,6 +10,7 @@ from faverage._page import MISSING, bars, duration, facts, head, heat_map, numbe
 from faverage.experiment.charts import STYLE, Series, line_chart
 from faverage.experiment.report_scores import (
     comparison_section,
+    earlier_in_words,
     f1_section,
     last_section,
     repeats_in_words,
@@ -36,6 +37,7 @@ def write_report(path: Path, results: Results) -> None:
     parts = [
         f"<h1>Learning new classes from a few images: {text(name)}</h1>",
         f'<p class="soft">{text(results.get("date") or "")}</p>',
+        *([f"<p>{text(earlier_in_words(results['earlier']).capitalize())}.</p>"] if results.get("earlier") else []),
         _cards(results),
         "<h2>F1 by session</h2>",
         f1_section(methods, looks, results.get("paper") or {}),

@@ -9,7 +9,15 @@ from typing import Any
 from faverage._page import MISSING, head, number, table, text
 from faverage.experiment.charts import Series, line_chart
 
-__all__ = ["comparison_section", "f1_section", "last_section", "named_row", "repeats_in_words", "scores_of"]
+__all__ = [
+    "comparison_section",
+    "earlier_in_words",
+    "f1_section",
+    "last_section",
+    "named_row",
+    "repeats_in_words",
+    "scores_of",
+]
 
 Results = dict[str, Any]
 _METRICS = ("accuracy", "base", "new", "harmonic", "f1", "forgetting")
@@ -114,6 +122,20 @@ def repeats_in_words(results: Results) -> str:
     return words + (
         f", {draws} draws each" if draws > 1 and len(seeds) > 1 else f", {draws} draws" if draws > 1 else ""
     )
+
+
+def earlier_in_words(earlier: list[Results]) -> str:
+    """Return which results are of an earlier run, and of when.
+
+    >>> earlier_in_words([{"method": "afa", "seed": 0, "draw": d, "date": f"2026-01-0{d + 1}"} for d in (0, 1)])
+    'taken from an earlier run with the same settings, data and code: afa (2026-01-01 to 2026-01-02)'
+    """
+    dates: dict[str, list[str]] = {}
+    for one in earlier:
+        dates.setdefault(one["method"], []).append(one["date"])
+    spans = {name: sorted({min(found), max(found)}) for name, found in dates.items()}
+    said = ", ".join(f"{name} ({' to '.join(span)})" for name, span in spans.items())
+    return f"taken from an earlier run with the same settings, data and code: {said}"
 
 
 def named_row(name: str, cells: str) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from faverage.storage import read_checked, write_checked
 from faverage.vision import BaseModel, CheckpointError, Team
 
-__all__ = ["read_method", "trained"]
+__all__ = ["read_left", "read_method", "trained", "write_left"]
 
 
 def trained(train: Callable[[], BaseModel], checkpoint: Path, team: Team) -> BaseModel:
@@ -29,14 +29,37 @@ def trained(train: Callable[[], BaseModel], checkpoint: Path, team: Team) -> Bas
         return train()
 
 
-def read_method(file: Path, n_sessions: int) -> dict[str, Any] | None:
-    """Return the results of a method that an earlier run finished; None where there are none, or they are broken."""
+def read_method(file: Path, n_sessions: int) -> tuple[dict[str, Any], str] | None:
+    """Return the results of a method that an earlier run finished, and when; None where there are none, or broken."""
+    found = read_left(file, "the method is run again")
     try:
-        result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        whole = {"sessions", "confusion", "history", "explanation"} <= result.keys()
-        return result if whole and len(result["sessions"]) == n_sessions else None
+        result, date = (found or {})["result"], str((found or {})["date"])
+        return (result, date) if len(result["sessions"]) == n_sessions else None
+    except (KeyError, TypeError):
+        return None
+
+
+def read_left(file: Path, otherwise: str) -> dict[str, Any] | None:
+    """Return what ``write_left`` wrote; None where there is nothing, and where it is broken, which is said.
+
+    Args:
+        file: in the work folder.
+        otherwise: what is done about it, in words.
+    """
+    try:
+        return read_checked(file, key_of(file))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, AttributeError, TypeError):
-        warnings.warn(f"{file} is broken; the method is run again", stacklevel=2)
+    except (OSError, ValueError) as error:
+        warnings.warn(f"{file} is broken ({error}); {otherwise}", stacklevel=3)
         return None
+
+
+def write_left(file: Path, data: dict[str, Any]) -> None:
+    """Write plain data for a later run: it counts there as long as nobody edits it, in this place alone."""
+    write_checked(file, data, key_of(file))
+
+
+def key_of(file: Path) -> str:
+    """Return what a file in the work folder is a result of: its name and its folder's stand for that."""
+    return f"{file.parent.name}/{file.name}"

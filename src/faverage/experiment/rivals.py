@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from faverage.experiment.code import method_code
+from faverage.experiment.resume import read_left, write_left
 from faverage.experiment.sessions import Outcome
-from faverage.storage import replacing
 
 if TYPE_CHECKING:
     from faverage.experiment.config import RunConfig
@@ -42,8 +45,8 @@ def rival_recipe(name: str, config: RunConfig) -> tuple[dict[str, Any], dict[str
 
 
 def rival_folder(name: str, config: RunConfig, pictures: Pictures) -> str:
-    """Return the name of the folder for a rival's states: its own for each recipe and for each set of images."""
-    said = json.dumps([rival_recipe(name, config), pictures.stamp], sort_keys=True)
+    """Return the name of the folder for a rival's states: its own for each recipe, set of images and code."""
+    said = json.dumps([rival_recipe(name, config), pictures.stamp, method_code(name)], sort_keys=True)
     return f"{name}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
 
 
@@ -55,46 +58,57 @@ def run_rival(
     The state after the base session, which all draws share, and after every later session is kept in ``folder``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    state, log = folder / f"draw-{draw}.safetensors", folder / f"draw-{draw}.json"
+    log = folder / f"draw-{draw}.json"
     rows = pictures.rows.redrawn(pictures.labels, config.seed, draw)
-    outcome = Outcome(pictures.sessions)
-    if log.exists():
-        outcome.restore(json.loads(log.read_text(encoding="utf-8")))
-    if 0 < len(outcome) < len(pictures.sessions) and state.exists():
-        rival = _load(name, state, config, progress)
-    else:
-        outcome = outcome if len(outcome) == len(pictures.sessions) else Outcome(pictures.sessions)
-        rival = rival_base(name, pictures, config, folder, progress)
+    outcome, rival = _left(name, log, pictures, config, progress)
+    rival = rival or rival_base(name, pictures, config, folder, progress)
     for k in range(len(outcome), len(pictures.sessions)):
         start = time.perf_counter()
-        if len(rival.sessions) == k:  # otherwise it was stopped after learning and before its test
+        if k > 0:
             rival.learn_session(np.asarray(pictures.images[rows.train[k - 1]]), pictures.labels[rows.train[k - 1]])
         test = rows.test[np.isin(pictures.labels[rows.test], np.concatenate(pictures.sessions[: k + 1]))]
         said = rival.predict(pictures.images[test])
-        if k > 0:
-            rival.save(state)
+        state = rival.save(folder / f"draw-{draw}-{k}.safetensors") if k > 0 else folder / "base.safetensors"
         outcome.add(pictures.labels[test], said, time.perf_counter() - start)
-        with replacing(log) as partial:
-            partial.write_text(json.dumps(outcome.to_dict()) + "\n", encoding="utf-8")
-    trained = json.loads((folder / "base.json").read_text(encoding="utf-8"))
-    state.unlink(missing_ok=True)
-    return {**outcome.to_dict(), "history": None, "explanation": None, "base": trained}
+        write_left(log, {"outcome": outcome.to_dict(), "state": state.name, "sha256": _hash(state)})
+        (folder / f"draw-{draw}-{k - 1}.safetensors").unlink(missing_ok=True)
+    trained = read_left(folder / "base.json", "it was just read") or {}
+    for state in folder.glob(f"draw-{draw}-*.safetensors"):
+        state.unlink(missing_ok=True)
+    return {**outcome.to_dict(), "history": None, "explanation": None, "base": trained.get("about")}
+
+
+def _left(name: str, log: Path, pictures: Pictures, config: RunConfig, progress: bool) -> tuple[Outcome, Rival | None]:
+    """Return how far an earlier run came with a draw, and the rival as it was then; None: it starts anew."""
+    left = read_left(log, "its sessions are run again")
+    if left is None or read_left(log.with_name("base.json"), "the base session is trained again") is None:
+        return Outcome(pictures.sessions), None
+    outcome = Outcome(pictures.sessions)
+    outcome.restore(left["outcome"])
+    if len(outcome) == len(pictures.sessions):  # its last state may be gone
+        return outcome, None
+    rival = _load(name, log.with_name(left["state"]), left["sha256"], config, progress)
+    return (Outcome(pictures.sessions), None) if rival is None else (outcome, rival)
 
 
 def rival_base(name: str, pictures: Pictures, config: RunConfig, folder: Path, progress: bool) -> Rival:
     """Return the rival after its base session, from disk where an earlier run finished it."""
     from faverage.rivals import get_rival
-    from faverage.vision import Augment, transforms_for
+    from faverage.vision import Augment, CheckpointError, transforms_for
 
     file, about = folder / "base.safetensors", folder / "base.json"
-    if file.exists() and about.exists():
-        return _load(name, file, config, progress)
+    left = read_left(about, "the base session is trained again")
+    if left is not None:
+        rival = _load(name, file, left["sha256"], config, progress)
+        if rival is not None:
+            return rival
     recipe, own = rival_recipe(name, config)
     augment = pictures.augment
     if "crop" in own:
         usual = transforms_for(pictures.images.shape[1], crop=own["crop"])[0].config()
         augment = Augment(**{**usual, "flip": augment.flip, "jitter": augment.jitter, **augment.statistics()})
-    rival = get_rival(name)(
+    make = partial(
+        get_rival(name),
         own.get("backbone", config.backbone),
         recipe=recipe,
         total=sum(len(classes) for classes in pictures.sessions),
@@ -106,17 +120,37 @@ def rival_base(name: str, pictures: Pictures, config: RunConfig, folder: Path, p
         progress=progress,
     )
     start = time.perf_counter()
-    rival.fit_base(np.asarray(pictures.images[pictures.base]), pictures.labels[pictures.base])
+    images, labels = np.asarray(pictures.images[pictures.base]), pictures.labels[pictures.base]
+    try:
+        rival = make().fit_base(images, labels)
+    except CheckpointError as error:
+        warnings.warn(f"{name} is trained anew: {' '.join(str(error).split())}", stacklevel=2)
+        for checkpoint in folder.glob(f"{name}-*.safetensors"):
+            checkpoint.unlink()
+        rival = make().fit_base(images, labels)
+    rival.checkpoints = None  # they are of the base session; a draw has states of its own
     trainings = {what: training.config["training"] for what, training in rival.trainings.items()}
     speeds = {what: training.images_per_second for what, training in rival.trainings.items()}
     rival.save(file)
     said = {"seconds": time.perf_counter() - start, "recipe": recipe, "trainings": trainings, **own}
-    with replacing(about) as partial:
-        partial.write_text(json.dumps({**said, "images_per_second": speeds}) + "\n", encoding="utf-8")
+    write_left(about, {"about": {**said, "images_per_second": speeds}, "sha256": _hash(file)})
     return rival
 
 
-def _load(name: str, file: Path, config: RunConfig, progress: bool) -> Rival:
+def _load(name: str, file: Path, checksum: str, config: RunConfig, progress: bool) -> Rival | None:
+    """Return a rival as it was saved; None where the file is gone, or is not what was saved, which is said."""
     from faverage.rivals import get_rival
 
-    return get_rival(name).load(file, device=config.device, progress=progress)
+    try:
+        if _hash(file) == checksum:
+            return get_rival(name).load(file, device=config.device, progress=progress)
+        reason = "it was changed"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    warnings.warn(f"{file} cannot be used ({reason}); what it held is made again", stacklevel=3)
+    return None
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from faverage.experiment.code import base_code
 from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
 from faverage.experiment.features import Features, Progress, features_of_benchmark, features_of_file
+from faverage.experiment.lock import alone
 from faverage.experiment.methods import run_methods
 from faverage.experiment.paper import NOTES, PAPER
 from faverage.experiment.ready import write_features
 from faverage.experiment.repeats import combine, compare
+from faverage.experiment.report_scores import earlier_in_words
 from faverage.experiment.tables import TABLES
 from faverage.storage import replacing
 
@@ -55,20 +58,35 @@ def run(
     Returns:
         What is in results.json; None in a process that is not the first.
     """
-    start = time.perf_counter()
     if save_features is not None:
         _check_saving(config, save_features)
-    ready = _features(config, out, progress)
-    if ready is None:
+    (out / "work").mkdir(parents=True, exist_ok=True)
+    team = _team(config)
+    if not team.first:
+        _features(config, out, lambda *_: None, team)
         return None
+    with alone(out / "work", "run", lambda: progress(f"waiting for another run in {out}", 0, 0)):
+        return _alone(config, out, command, progress, save_features, team)
+
+
+def _alone(
+    config: RunConfig, out: Path, command: str, progress: Progress, save_features: Path | None, team: Team
+) -> dict[str, Any]:
+    """Do all of it, in a folder where no other run is under way."""
+    start = time.perf_counter()
+    ready = _features(config, out, progress, team)
     if save_features is not None:
         progress("writing the features", 0, 0)
         write_features(ready[0][2], config.view_names, save_features)
-    repeats = [
-        {"seed": one.seed, "draw": draw, "methods": run_methods(one, features, draw, work, progress)}
-        for one, work, features in ready
-        for draw in range(config.draws)
-    ]
+    repeats: list[dict[str, Any]] = []
+    earlier: list[dict[str, Any]] = []
+    for one, work, features in ready:
+        for draw in range(config.draws):
+            methods, dates = run_methods(one, features, draw, work, progress)
+            repeats.append({"seed": one.seed, "draw": draw, "methods": methods})
+            earlier += [{"method": m, "seed": one.seed, "draw": draw, "date": date} for m, date in dates.items()]
+    if earlier:
+        progress(earlier_in_words(earlier), 0, 0)
     first = ready[0][2]
     methods = combine(repeats)
     results = {
@@ -76,11 +94,13 @@ def run(
         "protocol": _protocol(first, config),
         "seed": config.seed,
         "config": config.to_dict(),
-        "command": command,
+        "command": command.encode(errors="backslashreplace").decode(),
         "versions": versions(),
         "device": _device(config.device) if config.features is None else "cpu",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": time.perf_counter() - start,
+        "earlier": earlier,
+        "work": _work(ready[0][0].each[0], out).name,
         "base": first.base,
         **({"networks": first.networks} if first.networks else {}),
         "methods": methods,
@@ -111,16 +131,14 @@ def _check_saving(config: RunConfig, file: Path) -> None:
         raise ConfigError(f"--save-features {file}: its folder cannot be made ({reason}): name another") from None
 
 
-def _features(config: RunConfig, out: Path, progress: Progress) -> list[tuple[RunConfig, Path, Features]] | None:
-    """Return settings, work folder and features for every seed; None in a process that is not the first."""
+def _features(config: RunConfig, out: Path, progress: Progress, team: Team) -> list[tuple[RunConfig, Path, Features]]:
+    """Return settings, work folder and features for every seed."""
     from faverage.vision import OtherFailed
 
     seeds = [replace(config, seed=seed) for seed in config.seeds or (config.seed,)]
     ones = [(one, _work(one, out)) for one in seeds]
     for _, work in ones:
         work.mkdir(parents=True, exist_ok=True)
-    team = _team(config)
-    speak: Progress = progress if team.first else lambda *_: None
     if not team.first:
         warnings.simplefilter("ignore")  # the first process says it
     try:
@@ -129,18 +147,18 @@ def _features(config: RunConfig, out: Path, progress: Progress) -> list[tuple[Ru
         else:
             places = [[_work(network, out) for network in one.each] for one in seeds]
             pairs = zip(ones, places, strict=True)
-            ready = [(*one, features_of_benchmark(one[0], folders, speak, team)) for one, folders in pairs]
+            ready = [(*one, features_of_benchmark(one[0], folders, progress, team)) for one, folders in pairs]
     except KeyboardInterrupt:
         if team.first:
             raise
         raise OtherFailed("stopped") from None
     team.close()
-    return ready if team.first else None
+    return ready
 
 
 def _work(config: RunConfig, out: Path) -> Path:
     """Return the folder for what depends on the settings of base training; networks have folders of their own."""
-    return out / "work" / digest({**config.base_key(), "versions": versions()})
+    return out / "work" / digest({**config.base_key(), "versions": versions(), "code": base_code(config)})
 
 
 def _team(config: RunConfig) -> Team:

@@ -52,13 +52,15 @@ def as_float(value: Any) -> Any:
 def check_settings(config: RunConfig) -> None:
     """Raise ConfigError where a setting cannot be."""
     for name, least in _WHOLE.items():
-        value, most = getattr(config, name), _MOST.get(name, math.inf)
+        value, most = getattr(config, name), _MOST.get(name, 2**31 - 1)
         if value is None and name in _OPTIONAL:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             unit = " pixels" if name == "crop" else ""
-            upper = f" and at most {most}" if name in _MOST else ""
-            raise ConfigError(f"{name} must be a whole number of at least {least}{upper}{unit}, got {value!r}")
+            large = isinstance(value, int) and value > most
+            upper = f" and at most {most}" if name in _MOST or large else ""
+            found = f"a number of {value.bit_length()} bits" if large and value.bit_length() > 512 else repr(value)
+            raise ConfigError(f"{name} must be a whole number of at least {least}{upper}{unit}, got {found}")
     for name in sorted(FLOATS):
         value = getattr(config, name)
         if value is None and name in _OPTIONAL:
@@ -77,12 +79,17 @@ def check_settings(config: RunConfig) -> None:
         raise ConfigError(f"schedule must be 'cosine' or 'paper', got {config.schedule!r}")
     for name in ("data", "features", "weights", "tensorboard"):
         value = getattr(config, name)
-        if value is not None and (not isinstance(value, str) or not value):
+        if value is not None and (not isinstance(value, str) or not value or not _is_plain(value)):
             raise ConfigError(f"{name} must be a path, got {value!r}")
     _check_backbone(config)
     _check_device(config)
     if config.tensorboard is not None:
         _check_tensorboard(config.tensorboard)
+
+
+def _is_plain(path: str) -> bool:
+    """Return whether a path can be opened and written down."""
+    return "\0" not in path and path == path.encode(errors="replace").decode()
 
 
 def _check_views(config: RunConfig) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 from pathlib import Path
 
 from faverage.data import DataError
 from faverage.experiment.settings import ConfigError
+from faverage.storage import read_json
 
 __all__ = ["explain", "make_folder"]
 
@@ -85,7 +85,7 @@ def _said(error: BaseException, out: Path) -> tuple[str, str] | None:
 def _earlier(out: Path) -> str:
     """Say so where the folder holds the results of a run before this one."""
     try:
-        date = json.loads((out / "results.json").read_text(encoding="utf-8"))["date"]
+        date = read_json(out / "results.json")["date"]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     return f"The results in {out} are still those of an earlier run ({date})."

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from faverage.fscil.fusers import most_probable
 from faverage.storage import read_tensors, write_tensors
 from faverage.vision import (
     Augment,
@@ -124,7 +123,7 @@ class Rival:
 
     def predict(self, X: Array) -> Array:
         """Return the most probable label ``(n,)``."""
-        return most_probable(self.predict_proba(X), self.classes)
+        return np.array([self.classes[i] for i in self.predict_proba(X).argmax(1)])
 
     def features(self, X: Array) -> Array:
         """Return features ``(n, d)`` of images under the evaluation transform."""

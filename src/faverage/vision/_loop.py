@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -128,7 +129,8 @@ class Checkpoint:
             about, tensors = read_tensors(self.path, _KIND)
         except ValueError as error:
             raise CheckpointError(f"{error}; give another path, or delete the file to start anew") from None
-        differences = _differences(about["config"], self.config)
+        there = about.get("config")
+        differences = _differences(there if isinstance(there, dict) else {}, self.config)
         if differences:
             raise CheckpointError(
                 f"checkpoint {self.path} belongs to another training: {'; '.join(differences)}. "
@@ -136,18 +138,32 @@ class Checkpoint:
             )
         try:
             step.restore(tensors)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             raise CheckpointError(
                 f"{self.path}: {error}; give another path, or delete the file to start anew"
             ) from None
+        if about.get("checksum") != _checksum(about, tensors):
+            raise CheckpointError(f"{self.path} was changed; give another path, or delete the file to start anew")
         return {name: list(about["history"][name]) for name in COLUMNS}
 
     def write(self, step: Step, history: dict[str, list[float]], *, last: bool) -> None:
         """Write the state, if it is time to."""
         if self.path is None or not (last or time.monotonic() - self.written >= self.seconds):
             return
-        write_tensors(self.path, _KIND, {"config": self.config, "history": history}, step.state())
+        about, state = {"config": self.config, "history": history}, step.state()
+        write_tensors(self.path, _KIND, {**about, "checksum": _checksum(about, state)}, state)
         self.written = time.monotonic()
+
+
+def _checksum(about: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """Return what stands for a state and all that is said of it."""
+    said = json.dumps([about.get("config"), about.get("history")], sort_keys=True)
+    digest = hashlib.blake2b(said.encode(), digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}".encode())
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _differences(there: dict[str, Any], here: dict[str, Any], prefix: str = "") -> list[str]:

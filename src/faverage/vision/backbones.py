@@ -200,6 +200,10 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
             hint = f". Its stem is {side}x{side}: load it into get_backbone('{stem}')"
         shown = "; ".join(sorted(problems)[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         raise ValueError(f"{path} does not fit this {type(module).__name__}: {shown}{hint}")
+    odd = [name for name in wanted if not given[name].dtype.is_floating_point and wanted[name].dtype.is_floating_point]
+    odd += [name for name in wanted if name not in odd and not bool(torch.isfinite(given[name].float()).all())]
+    if odd:
+        raise ValueError(f"{path}: {odd[0]} must hold finite numbers, got {given[odd[0]].dtype}")
     module.load_state_dict(given)
     return module
 
@@ -216,11 +220,22 @@ def _read(path: Path) -> dict[str, Tensor]:
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
             content = content.get("state_dict", content)
+        fits = all(isinstance(name, str) and _is_plain(tensor) for name, tensor in content.items())
     except Exception as error:
         raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from None
-    if not content or not all(isinstance(tensor, Tensor) for tensor in content.values()):
+    if not content or not fits:
         raise ValueError(f"{path} does not hold a state dict: expected a mapping from names to tensors")
     return {name.removeprefix("module.").removeprefix("backbone."): tensor for name, tensor in content.items()}
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Return whether this is a tensor of numbers in memory: not sparse, quantised, or a shape alone."""
+    return (
+        isinstance(tensor, Tensor)
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and not (tensor.is_quantized or tensor.is_complex())
+    )
 
 
 def _start_convolutions(module: nn.Module) -> None:

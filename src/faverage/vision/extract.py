@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from faverage._code import code_fingerprint
 from faverage.vision._device import (
     Array,
     Precision,
@@ -112,6 +113,7 @@ class Look:
     def key(self, dimension: int) -> dict[str, Any]:
         """Return what the features depend on beside the images."""
         return {
+            "code": code_fingerprint("faverage.vision.extract", type(self.network).__module__),
             "weights": fingerprint_weights(self.network),
             "transform": self.prepare.config(),
             "views": [view.name for view in self.views],

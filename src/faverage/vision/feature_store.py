@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from faverage.storage import replacing
+from faverage.storage import read_json, replacing
 from faverage.vision._device import Array, Precision, check_indices, fast_convolutions, fingerprint_images, pick_device
 from faverage.vision._report import Report
 from faverage.vision.augment import Evaluate
@@ -96,7 +96,7 @@ def open_features(folder: str | Path, *, check: bool = False) -> Shards:
     folder = Path(folder)
     again = "run store_features again: it makes what is missing"
     try:
-        noted = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["parts"]
+        noted = read_json(folder / "manifest.json")["parts"]
         parts = [np.load(_Part(folder, k).file, mmap_mode="r", allow_pickle=False) for k in range(len(noted))]
         bad = [k for k, part in enumerate(parts) if list(part.shape) != noted[k]["shape"]]
         if check:
@@ -136,7 +136,7 @@ class _Part:
     def noted(self) -> dict[str, Any] | None:
         """Return the note; None where there is none that can be read."""
         try:
-            noted = json.loads(self.note.read_text(encoding="utf-8"))
+            noted = read_json(self.note)
             return noted if isinstance(noted, dict) else None
         except (OSError, ValueError):
             return None

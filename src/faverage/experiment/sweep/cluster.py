@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from faverage.experiment.code import sweep_code
 from faverage.experiment.config import ConfigError
 from faverage.experiment.run import versions
 from faverage.experiment.sweep.engines import EngineLost, Work
@@ -136,13 +137,14 @@ class Dask:
                 raise ConfigError(
                     f"worker {worker} does not see {out}: --out must be on a file system that all workers share"
                 )
+            here = {**found, "code": sweep_code()}
             for name, version in theirs.items():
-                if version != found[name]:
+                if version != here[name]:
                     raise ConfigError(
-                        f"worker {worker} has {name} {version}, but here it is {found[name]}: install the same versions"
+                        f"worker {worker} has {name} {version}, but here it is {here[name]}: install the same versions"
                     )
 
 
 def _look(out: Path, mark: str) -> tuple[bool, dict[str, str]]:
     """Return, on a worker, whether it sees the folder, and its versions."""
-    return marked(out, mark), versions()
+    return marked(out, mark), {**versions(), "code": sweep_code()}

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from faverage.experiment.config import RIVAL_METHODS, RunConfig
 from faverage.experiment.features import Features
-from faverage.experiment.methods import learner_of
+from faverage.experiment.fusers import learner_of
 
 __all__ = ["IN_WORDS", "held_out_loss"]
 

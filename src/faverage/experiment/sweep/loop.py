@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,11 @@ def sweep(
         say: is told what went wrong, in words.
     """
     board, token = Board(plan), mark(out)
-    _take_in_finished(board, out)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _take_in_finished(board, out)
+    for words in dict.fromkeys(str(warning.message) for warning in caught):
+        say(f"Warning: {words}")
     if not board.keys("waiting"):
         update(board)
         return board

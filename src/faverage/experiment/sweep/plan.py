@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from faverage.experiment.code import base_code, record_code
 from faverage.experiment.config import AFTER_BASE, RIVAL_METHODS, ConfigError, RunConfig, read_yaml
 from faverage.experiment.run import digest, versions
 
@@ -113,13 +116,13 @@ class Plan:
         config = _config(settings, file)
         if max(config.devices, config.nodes) > 1:
             raise ConfigError(f"{file}: a sweep gives each run one process: leave out devices and nodes")
-        found, tasks, cells = versions(), {}, []
+        found, content, tasks, cells = versions(), functools.cache(_content), {}, []
         for values in itertools.product(*over.values()):
             options = dict(zip(over, values, strict=True))
             one = _config({**settings, **options}, file) if options else config
             for method in config.methods:
                 runs = {}
-                for task in _tasks(one, method, found):
+                for task in _tasks(one, method, found, content):
                     tasks[task.key] = task
                     if task.kind == "run":
                         runs[task.config.seed, task.draw] = task.key
@@ -152,28 +155,33 @@ def value_of(value: Any) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _tasks(config: RunConfig, method: str, found: dict[str, str]) -> Iterator[Task]:
+def _tasks(
+    config: RunConfig, method: str, found: dict[str, str], content: Callable[[str | None], str]
+) -> Iterator[Task]:
     """Yield the runs of a cell, each after what it needs; options that the method does not read are left out."""
+    paths = (config.features, config.weights, *(network.get("weights") for network in config.networks))
     rival = method in RIVAL_METHODS
     names = _NOT_OF_RIVALS if rival else _OF_RIVALS
     unread = {name: _DEFAULTS[name] for name in names}
     recipe = {name: getattr(config, name) for name in _OF_RIVALS} if rival else {}
     for seed in config.seeds or (config.seed,):
         one = replace(config, **unread, methods=(method,), seed=seed, seeds=None, jobs=1)
-        folder = digest({**one.key(), "versions": found})
+        behind = {"versions": found, "code": base_code(config), "files": [content(path) for path in paths]}
+        folder = digest({**one.key(), **behind})
         needs = shared = None
         if config.features is None:
             early = replace(one, **{name: _DEFAULTS[name] for name in _LATE})
             if not rival:
                 early = replace(early, methods=("prototypes",))
-            shared = digest({**early.key(), "versions": found})
+            shared = digest({**early.key(), **behind})
             said = {"work": shared, "spare": config.draws > 1, "rival": rival and method, **recipe}
             needs = f"base-{digest(said)}"
             if early.tensorboard is not None:
                 early = replace(early, tensorboard=str(Path(early.tensorboard) / needs))
             yield Task(needs, "rival" if rival else "base", early, shared)
         for draw in range(config.draws):
-            key = digest({**one.key(), "method": method, "draw": draw, **recipe, "versions": found})
+            own = {"method": method, "draw": draw, **recipe, "code after": record_code(method)}
+            key = digest({**one.key(), **behind, **own})
             yield Task(key, "run", one, folder, draw, needs, shared)
 
 
@@ -215,6 +223,17 @@ def _config(settings: dict[str, Any], file: Path) -> RunConfig:
     own = [{**one, "weights": _exact(one["weights"])} if one.get("weights") else one for one in config.networks]
     exact["networks"] = tuple(own)
     return replace(config, **exact)
+
+
+def _content(path: str | None) -> str:
+    """Return what stands for what is in a file, which may change under its name."""
+    if path is None:
+        return ""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:  # the run will say so
+        return ""
 
 
 def _exact(path: str) -> str:

@@ -35,6 +35,7 @@ def results_of(board: Board, about: Results) -> Results:
         "seeds": list(plan.seeds),
         "draws": plan.config.draws,
         "versions": plan.versions,
+        "earlier": sum(_earlier(board, task.key) for task in plan.runs),
         "counts": {"runs": len(plan.runs), **{s: board.count()[s] for s in ("done", "failed")}, "bases": len(bases)},
         "held_out": IN_WORDS,
         "best": best_of(cells),
@@ -81,6 +82,11 @@ def _cell(board: Board, cell: Cell) -> Results:
     }
 
 
+def _earlier(board: Board, key: str) -> bool:
+    """Return whether a run is one of an earlier sweep, of the same settings, data and code."""
+    return key in board.records and not board.attempts[key]
+
+
 def _spread(values: list[Any]) -> Results | None:
     if not values:
         return None
@@ -99,6 +105,8 @@ def _run(board: Board, cell: Cell, seed: int, draw: int) -> Results:
         "status": "done" if record else "failed",
         "error": board.errors.get(key),
         "attempts": board.attempts[key],
+        "earlier": _earlier(board, key),
+        "date": record.get("date"),
         "seconds": record.get("seconds"),
         "held_out_loss": record.get("held_out_loss"),
         "sessions": record.get("sessions"),

@@ -1,22 +1,24 @@
-"""What the runs of a sweep share on disk: features of one base session, the marker of the folder, locks."""
+"""What the runs of a sweep share on disk: features of one base session, records, the marker of the folder."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from faverage.experiment.code import features_code
 from faverage.experiment.features import Features
+from faverage.experiment.resume import read_left
 from faverage.experiment.rows import Rows
 from faverage.fscil import CosineHead
-from faverage.storage import replacing
+from faverage.storage import parse_json, replacing
 
-__all__ = ["alone", "mark", "marked", "read_record", "read_shared", "write_json", "write_shared"]
+__all__ = ["mark", "marked", "read_record", "read_shared", "write_shared"]
 
 _ARRAYS = ("memory", "memory_labels", "prototypes", "labels")
 
@@ -32,29 +34,35 @@ def write_shared(features: Features, folder: Path, spare: bool) -> None:
     arrays: dict[str, Any] = {name: getattr(features, name) for name in _ARRAYS} | {"labels": features.labels[used]}
     arrays |= {**_pack_heads(features.head), "words": np.array(json.dumps(words))}
     arrays |= {f"rows_{i}": place[part] for i, part in enumerate(parts)}
+    seen = np.asarray(features.vectors[used])
+    arrays["checksum"] = np.array(_checksum(arrays, seen))
     file.unlink(missing_ok=True)
     with replacing(vectors) as partial, partial.open("wb") as handle:
-        np.save(handle, np.asarray(features.vectors[used]))
+        np.save(handle, seen)
     with replacing(file) as partial, partial.open("wb") as handle:
         np.savez(handle, **arrays)
 
 
 def read_shared(folder: Path, spare: bool) -> Features | None:
-    """Return what ``write_shared`` wrote, without the images; None where it is not there, or not whole."""
+    """Return what ``write_shared`` wrote, without the images; None where it is not there, or not as it was written."""
     file, vectors = _files(folder, spare)
     try:
         with np.load(file, allow_pickle=False) as stored:
             data = {name: np.asarray(stored[name]) for name in stored.files}
-        words = json.loads(str(data["words"]))
+        mapped = np.load(vectors, mmap_mode="r", allow_pickle=False)
+        if str(data.pop("checksum")) != _checksum(data, mapped):
+            raise ValueError
+        words = parse_json(str(data["words"]))
         parts = [data[f"rows_{i}"] for i in range(len(words["sessions"]) + 1)]
         arrays: dict[str, Any] = {name: data[name] for name in _ARRAYS}
         rows = Rows(tuple(parts[:-2]), parts[-2], parts[-1])
-        mapped = np.load(vectors, mmap_mode="r", allow_pickle=False)
-        if mapped.shape != (len(arrays["labels"]), arrays["prototypes"].shape[1]):
-            return None
         return Features(**arrays, **words, head=_unpack_heads(data), vectors=mapped, rows=rows)
-    except Exception:  # a file that is cut off or not what it should be fails in many ways
+    except FileNotFoundError:
         return None
+    except Exception:  # a file that is cut off or not what it should be fails in many ways
+        pass
+    warnings.warn(f"{file} is broken; the features are made again", stacklevel=2)
+    return None
 
 
 def _pack_heads(head: Any) -> dict[str, Any]:
@@ -76,24 +84,25 @@ def _unpack_heads(data: dict[str, Any]) -> Any:
     return heads if count else heads[0]
 
 
+def _checksum(arrays: dict[str, Any], vectors: Any) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, array in sorted({**arrays, "": vectors}.items()):
+        plain = np.ascontiguousarray(array)
+        digest.update(f"{name}\0{plain.dtype.str}{np.shape(array)}\0".encode())
+        digest.update(plain.tobytes())
+    return digest.hexdigest()
+
+
 def _files(folder: Path, spare: bool) -> tuple[Path, Path]:
-    name = "shared-with-spare" if spare else "shared"
+    """Return the places of both files; those of other code have other names."""
+    name = f"shared{'-with-spare' if spare else ''}-{features_code()[:12]}"
     return folder / f"{name}.npz", folder / f"{name}-vectors.npy"
 
 
 def read_record(out: Path, key: str) -> dict[str, Any] | None:
-    """Return what a finished run left; None where there is nothing, or it is not whole."""
-    try:
-        record: dict[str, Any] = json.loads((out / "runs" / f"{key}.json").read_text(encoding="utf-8"))
-        return record if record["key"] == key and record["sessions"] else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def write_json(file: Path, data: dict[str, Any]) -> None:
-    """Write JSON, whole or not at all."""
-    with replacing(file) as partial:
-        partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    """Return what a finished run left; None where there is nothing, and where it is broken, which is said."""
+    record = read_left(out / "runs" / f"{key}.json", "the run is done again")
+    return record if record and record.get("key") == key else None
 
 
 def mark(out: Path) -> str:
@@ -114,25 +123,3 @@ def marked(out: Path, wanted: str) -> bool:
     except (OSError, UnicodeDecodeError):
         return False
     return bool(found) and wanted in ("", found)
-
-
-@contextmanager
-def alone(folder: Path, name: str) -> Iterator[None]:
-    """Keep other processes from the same work; they wait. Where the system has no locks on files, nobody waits.
-
-    A process that is killed gives its lock back, and one that outlives its sweep keeps it until it is done.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    handle = os.open(folder / f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:  # some network file systems have none
-            pass
-        yield
-    finally:
-        os.close(handle)

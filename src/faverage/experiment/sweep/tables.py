@@ -98,7 +98,8 @@ def counts_in_words(results: Results) -> str:
     """
     counts = results["counts"]
     failed = f", {counts['failed']} failed" if counts["failed"] else ""
-    return f"{counts['runs']} run{'' if counts['runs'] == 1 else 's'}: {counts['done']} done{failed}"
+    earlier = f", {results['earlier']} of them by an earlier sweep" if results.get("earlier") else ""
+    return f"{counts['runs']} run{'' if counts['runs'] == 1 else 's'}: {counts['done']} done{earlier}{failed}"
 
 
 def left_out(results: Results) -> str:

@@ -9,17 +9,20 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
 from faverage.experiment.features import Features, features_of_benchmark, features_of_file
+from faverage.experiment.lock import alone
 from faverage.experiment.methods import on_gpu, run_methods
 from faverage.experiment.pictures import load_pictures
+from faverage.experiment.resume import write_left
 from faverage.experiment.rivals import rival_base, rival_folder
 from faverage.experiment.sweep.held_out import held_out_loss
 from faverage.experiment.sweep.plan import Task
-from faverage.experiment.sweep.shared import alone, marked, read_record, read_shared, write_json, write_shared
+from faverage.experiment.sweep.shared import marked, read_record, read_shared, write_shared
 from faverage.experiment.trouble import explain
 
 __all__ = ["Outcome", "carry_out"]
@@ -100,7 +103,7 @@ def _run(task: Task, out: Path, progress: Any) -> dict[str, Any]:
     config, folder = task.config, out / "work" / task.folder
     folder.mkdir(exist_ok=True)
     features = _features(task, out, progress)
-    result = run_methods(config, features, task.draw, folder, progress)[task.method]
+    result = run_methods(config, features, task.draw, folder, progress)[0][task.method]
     progress("computing the held-out loss")
     loss = held_out_loss(task.method, features.redrawn(config.seed, task.draw), config, task.draw)
     record = {
@@ -112,8 +115,9 @@ def _run(task: Task, out: Path, progress: Any) -> dict[str, Any]:
         "held_out_loss": loss,
         "sessions": result["sessions"],
         "seconds": time.perf_counter() - start,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    write_json(out / "runs" / f"{task.key}.json", record)
+    write_left(out / "runs" / f"{task.key}.json", record)
     return record
 
 

@@ -1,0 +1,57 @@
+"""Which code a stored result depends on: an edit there means to compute it again, an edit elsewhere does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faverage._code import code_fingerprint
+
+if TYPE_CHECKING:
+    from faverage.experiment.config import RunConfig
+
+__all__ = ["base_code", "features_code", "method_code", "record_code", "sweep_code"]
+
+_FEATURES = ("faverage.experiment.features", "faverage.data")
+
+
+def base_code(config: RunConfig) -> str:
+    """Return what stands for the code of base training and extraction; empty where a run has ready features.
+
+    That of data sets is not part of it: checkpoints and features know the images that they are of.
+    """
+    if config.features is not None:
+        return ""
+    return code_fingerprint("faverage.vision.training", "faverage.vision.feature_store")
+
+
+def features_code() -> str:
+    """Return what stands for the code between a data set and what methods see of it."""
+    return code_fingerprint(*_FEATURES)
+
+
+def method_code(method: str) -> str:
+    """Return what stands for the code that takes a method, of faverage or registered by others, through sessions."""
+    return code_fingerprint(*_modules(method))
+
+
+def record_code(method: str) -> str:
+    """Return what stands for all code behind a run of a sweep."""
+    return code_fingerprint(*_FEATURES, "faverage.experiment.sweep.held_out", *_modules(method))
+
+
+def sweep_code() -> str:
+    """Return what stands for all code of a sweep, which must be the same wherever its runs are done."""
+    return code_fingerprint("faverage.experiment.sweep.work", "faverage.data", "faverage.fusion", "faverage.rivals")[
+        :12
+    ]
+
+
+def _modules(method: str) -> list[str]:
+    from faverage.fscil.fusers import METHODS
+    from faverage.fusion import FUSERS
+    from faverage.rivals import RIVALS
+
+    if method in RIVALS:
+        return ["faverage.experiment.rivals", RIVALS[method].__module__]
+    fuser = METHODS[method][0] if method in METHODS else method
+    return ["faverage.experiment.fusers", *([FUSERS[fuser].__module__] if fuser in FUSERS else [])]
