@@ -86,3 +86,46 @@ def npy(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
+
+
+def ready(path: Path, **changes: Any) -> Path:
+    """A small file of ready features: four base classes, five new ones."""
+    rng = np.random.default_rng(0)
+    centres = 3 * rng.normal(size=(9, 8))
+    labels = {"test": np.arange(36) % 9, "novel": 4 + np.arange(25) % 5, "base_memory": np.arange(20) % 4}
+    data: dict[str, Any] = {name: centres[y] + rng.normal(size=(len(y), 8)) for name, y in labels.items()}
+    data |= {f"{name}_labels": y for name, y in labels.items()}
+    data |= {"base_prototypes": centres[:4], "base_head_weight": centres[:4], "base_head_bias": np.zeros(4)}
+    np.savez(path, **{name: value for name, value in (data | changes).items() if value is not None})
+    return path
+
+
+def mutated(data: bytes, rng: np.random.Generator) -> bytes:
+    """Return bytes with some flipped, cut off, left out, put in, or written over."""
+    place, length = int(rng.integers(len(data) or 1)), int(rng.integers(1, 40))
+    kind = rng.integers(6)
+    if kind == 0:
+        return data[:place]
+    if kind == 1:
+        return data[:place] + data[place + length :]
+    if kind == 2:
+        return data[:place] + rng.bytes(length) + data[place:]
+    if kind == 3:
+        odd = [
+            b"[" * 5000,
+            b"{" * 5000,
+            b"9" * 5000,
+            b'"\\ud800"',
+            b"null",
+            b"NaN",
+            b"-1",
+            b"[]",
+            b"{}",
+            b"\0",
+            b"1e999",
+        ]
+        return data[:place] + odd[rng.integers(len(odd))] + data[place + length :]
+    changed = bytearray(data)
+    for i in rng.integers(0, len(data) or 1, 1 if kind == 4 else length):
+        changed[i : i + 1] = rng.bytes(1)
+    return bytes(changed)

@@ -171,3 +171,13 @@ def test_plain_methods_on_real_features(tmp_path: Path) -> None:
     assert last["prototypes"] == pytest.approx(50.2, abs=0.1)
     for name in ("arithmetic", "geometric", "harmonic"):
         assert abs(last[name] - PAPER["mini-imagenet"][name][-1]) < 2.5, name
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_runs_that_are_killed_two_in_one_folder_end_with_the_same_numbers() -> None:
+    """In a process of its own, since threads of this one would not survive a fork."""
+    script = str(Path(__file__).parent / "kill_run.py")
+    done = subprocess.run([sys.executable, script, "3", "0"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["equal"] and found["kills"] >= 3

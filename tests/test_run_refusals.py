@@ -20,6 +20,7 @@ from helpers_run import (
     numbers,
     odd_photos,
     own_cache,  # noqa: F401
+    ready,
     said,
 )
 
@@ -172,18 +173,6 @@ def test_small_classes(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "has 1 training image, but at least 2 are needed" in said(result)
 
 
-def _ready(path: Path, **changes: Any) -> Path:
-    """A small file of ready features: four base classes, five new ones."""
-    rng = np.random.default_rng(0)
-    centres = 3 * rng.normal(size=(9, 8))
-    labels = {"test": np.arange(36) % 9, "novel": 4 + np.arange(25) % 5, "base_memory": np.arange(20) % 4}
-    data: dict[str, Any] = {name: centres[y] + rng.normal(size=(len(y), 8)) for name, y in labels.items()}
-    data |= {f"{name}_labels": y for name, y in labels.items()}
-    data |= {"base_prototypes": centres[:4], "base_head_weight": centres[:4], "base_head_bias": np.zeros(4)}
-    np.savez(path, **{name: value for name, value in (data | changes).items() if value is not None})
-    return path
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -204,13 +193,13 @@ def _ready(path: Path, **changes: Any) -> Path:
     ],
 )
 def test_wrong_ready_features(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    path = _ready(tmp_path / "f.npz", **changes)
+    path = ready(tmp_path / "f.npz", **changes)
     result = command("mini-imagenet", "--features", path, "--methods", "vote", "--out", tmp_path / "out")
     assert result.exit_code == 2 and str(path) in said(result) and words in said(result)
 
 
 def test_a_file_that_holds_no_features(tmp_path: Path) -> None:
-    path = _ready(tmp_path / "f.npz")
+    path = ready(tmp_path / "f.npz")
     whole = path.read_bytes()
     for content in (whole[:500], b"", b"text", npy(np.zeros(3))):
         path.write_bytes(content)
@@ -224,9 +213,9 @@ def test_a_file_that_holds_no_features(tmp_path: Path) -> None:
 def test_other_labels_are_other_results(tmp_path: Path) -> None:
     """The same features under other labels, in the same folder: nothing old is taken for new."""
     arguments = ("mini-imagenet", "--methods", "vote", "--jobs", 1, "--out", tmp_path / "out", "--features")
-    assert command(*arguments, _ready(tmp_path / "f.npz")).exit_code == 0
+    assert command(*arguments, ready(tmp_path / "f.npz")).exit_code == 0
     first = numbers(tmp_path / "out")
-    assert command(*arguments, _ready(tmp_path / "f.npz", test_labels=np.arange(36)[::-1] % 9)).exit_code == 0
+    assert command(*arguments, ready(tmp_path / "f.npz", test_labels=np.arange(36)[::-1] % 9)).exit_code == 0
     assert numbers(tmp_path / "out") != first
 
 

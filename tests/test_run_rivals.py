@@ -76,6 +76,26 @@ def test_a_rival_stopped_between_sessions_goes_on(tmp_path: Path, monkeypatch: p
     assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
 
 
+def test_broken_states_of_a_rival_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = (*BOTH, "--methods", "lucir", "--out", tmp_path)
+    assert command(*arguments).exit_code == 0
+    before = numbers(tmp_path)
+    (folder,) = (path for path in (tmp_path / "work").glob("*/lucir-*") if path.is_dir())
+    (result,) = (tmp_path / "work").glob("*/lucir-*.json")
+    damages = [("base.json", None), ("base.safetensors", b"no"), ("draw-0.json", b"[" * 100_000)]
+    for name, content in damages:
+        file = folder / name
+        data = file.read_bytes()
+        file.write_bytes(data.replace(b"0.", b"0.9") if content is None else content)
+        result.unlink()
+        if name == "base.safetensors":
+            (folder / "draw-0.json").unlink()
+        again = command(*arguments)
+        words = "is broken" if name.endswith("json") else "cannot be used"
+        assert again.exit_code == 0 and name in said(again) and words in said(again), name
+        assert numbers(tmp_path) == before, name
+
+
 def test_seeds_and_draws_give_means_spreads_and_comparisons(tmp_path: Path) -> None:
     arguments = (*BOTH, "--methods", "prototypes,arithmetic", "--seeds", "0,1", "--draws", 2)
     result = command(*arguments, "--out", tmp_path)

@@ -188,43 +188,48 @@ def test_checked_json_is_that_of_its_key_and_unedited(tmp_path) -> None:
             read_checked(file, key)
 
 
-def test_a_fingerprint_of_code_changes_with_what_is_imported_alone(tmp_path) -> None:
-    import shutil
+def test_which_code_results_depend_on() -> None:
+    """Hours of base training outlive an edit of a fuser or of a report; a fuser's numbers no edit of that fuser."""
+    sources = _code.Sources(Path(_code.__file__).parent)
+    base = sources.behind(["faverage.vision.training", "faverage.vision.feature_store"])
+    assert {"faverage.vision._step", "faverage.vision.backbones", "faverage.vision.augment"} <= base
+    assert all(name.startswith("faverage.vision.") for name in base)
+    afa = sources.behind(["faverage.experiment.fusers", "faverage.fusion.nets"])
+    more = ("fit", "_steps", "simplex", "fscil.heads", "fscil.metrics", "fscil.relearn", "experiment.sessions")
+    assert {f"faverage.{name}" for name in more} <= afa  # relearn is imported inside a function
+    lucir = sources.behind(["faverage.experiment.rivals", "faverage.rivals.lucir"])
+    assert {"faverage.rivals.base", "faverage.rivals.exemplars", "faverage.vision.optimise"} <= lucir
+    assert not lucir & {"faverage.rivals.cec", "faverage.network", "faverage.fusion.base"}
+    assert not afa & {"faverage.fusion.pools", "faverage.experiment.config"}
+    assert not (base | afa | lucir) & {"faverage.experiment.report", "faverage._page", "faverage.storage"}
 
-    package = tmp_path / "faverage"
-    shutil.copytree(Path(_code.__file__).parent, package, ignore=shutil.ignore_patterns("static", "__pycache__"))
-    entries = {
-        "base": ("faverage.vision.training", "faverage.vision.feature_store"),
-        "log-pool": ("faverage.experiment.fusers", "faverage.fusion.pools"),
-        "afa": ("faverage.experiment.fusers", "faverage.fusion.nets"),
-        "lucir": ("faverage.experiment.rivals", "faverage.rivals.lucir"),
-    }
 
-    def found() -> dict[str, str]:
-        return {name: _code.Sources(package).fingerprint(modules) for name, modules in entries.items()}
-
-    def changed(file: str, text: str) -> set[str]:
-        place, before = package / file, found()
-        old = place.read_text()
-        place.write_text(text + old if text.startswith("#") else old + text)
-        after = found()
-        place.write_text(old)
-        return {name for name in entries if before[name] != after[name]}
-
-    code = "\nodd = 1\n"
-    assert changed("fusion/pools.py", code) == {"log-pool"}
-    assert changed("_steps.py", code) == {"afa"}  # by fit, which the fuser imports
-    assert changed("fscil/heads.py", code) == {"log-pool", "afa"}
-    assert changed("rivals/exemplars.py", code) == {"lucir"}
-    assert (
-        changed("rivals/cec.py", code)
-        == changed("experiment/report.py", code)
-        == changed("app/serve.py", code)
-        == set()
-    )
-    assert changed("fscil/relearn.py", code) == {"log-pool", "afa"}  # imported inside a function
-    assert changed("vision/augment.py", code) == set(entries)
-    assert changed("vision/augment.py", "# a comment\n") == changed("vision/augment.py", '\n"""Words."""\n') == set()
+def test_a_fingerprint_of_code_changes_with_code_alone(tmp_path) -> None:
+    files = {
+        "__init__.py": "from faverage.d import D\n__version__ = '1'\n",
+        "a.py": "from faverage.box import B, find\nfrom faverage import D\ndef f():\n  from . import c\n  return c\n",
+        "box/__init__.py": "from faverage.box.b import B\nfrom faverage.box.e import E\ndef find(): ...\n",
+        "box/b.py": "if TYPE_CHECKING:\n    from faverage.far import F\nclass B:\n    'Words.'\n    n = 1\n",
+    } | {f"{name}.py": "N = 1  # one\n" for name in ("c", "d", "far", "box/e")}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before = _code.Sources(tmp_path).fingerprint(["faverage.a"])
+    for name, old, new, counts in (
+        ("a.py", "return c", "return 1", True),
+        ("c.py", "1", "2", True),
+        ("d.py", "1", "2", True),
+        ("box/b.py", "n = 1", "n = 2", True),
+        ("box/__init__.py", "find(): ...", "find(): pass", True),
+        ("box/b.py", "'Words.'", "'Other words.'", False),
+        ("c.py", "# one", "# a comment", False),
+        ("far.py", "1", "2", False),
+        ("box/e.py", "1", "2", False),
+        ("__init__.py", "'1'", "'2'", False),
+    ):
+        (tmp_path / name).write_text(files[name].replace(old, new))
+        assert (_code.Sources(tmp_path).fingerprint(["faverage.a"]) != before) == counts, (name, new)
+        (tmp_path / name).write_text(files[name])
 
 
 def test_a_fingerprint_of_code_from_elsewhere(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,21 @@ def test_a_second_start_does_nothing_again(whole: Path, monkeypatch: pytest.Monk
     assert times(whole / "runs", whole / "work") == before and numbers(whole) == found
 
 
+def test_an_edited_record_is_not_trusted(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = bases_from(whole, tmp_path / "out")
+    (out / "runs").mkdir()
+    for file in (whole / "runs").iterdir():
+        (out / "runs" / file.name).write_bytes(file.read_bytes())
+    text = file.read_text()
+    (out / "runs" / file.name).write_text(text.replace('"f1": 0.', '"f1": 0.9'))
+    monkeypatch.setattr("faverage.experiment.sweep.command.Loky", Here)
+    result = command(written(tmp_path), "--out", out, "--jobs", 1)
+    assert result.exit_code == 0 and f"{file.name} is broken" in said(result) and "is done again" in said(result)
+    assert numbers(out) == numbers(whole)
+    assert "12 runs: 12 done, 11 of them by an earlier sweep" in (out / "sweep.md").read_text()
+    assert sorted(run["earlier"] for run in runs_of(out).values()) == [False] + [True] * 11
+
+
 def test_failing_runs_and_killed_workers_cost_one_run_each(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

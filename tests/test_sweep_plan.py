@@ -14,6 +14,7 @@ from faverage.experiment.sweep import Plan, held_out, work
 from faverage.experiment.sweep.results import best_of
 from faverage.experiment.sweep.shared import mark, read_shared, write_shared
 from faverage.fscil import CosineHead, FewShotLearner
+from helpers_run import ready
 from helpers_sweep import SMALL, command, said, times, written
 
 
@@ -116,8 +117,39 @@ def test_base_heads_of_every_kind_come_back_from_disk(based: tuple[Features, Run
         assert all(np.array_equal(a, b) for a, b in zip(found.train[1], features.train[1], strict=True))
     assert np.array_equal(found.head[0][1], bias) and np.array_equal(found.head[1].weight, weight + 1)
     assert found.head[1].scale == 7.5
-    (tmp_path / "shared.npz").write_bytes((tmp_path / "shared.npz").read_bytes()[:-500])
-    assert read_shared(tmp_path, False) is None
+    for file in tmp_path.glob("shared*"):
+        whole = file.read_bytes()
+        for broken in (whole[:-500], whole[:-500] + b"edited" + whole[-494:]):
+            file.write_bytes(broken)
+            with pytest.warns(UserWarning, match="is broken; the features are made again"):
+                assert read_shared(tmp_path, False) is None
+        file.write_bytes(whole)
+    assert read_shared(tmp_path, False) is not None
+
+
+def test_keys_follow_code_and_the_files_that_settings_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from faverage.experiment import code
+
+    real, edited = code.code_fingerprint, set[str]()
+    monkeypatch.setattr(code, "code_fingerprint", lambda *names: real(*names) + str(sorted(edited & set(names))))
+
+    def keys(text: str = "dataset: digits\nmethods: [vote, log-pool]\n") -> dict[str, str]:
+        tasks = Plan.read(written(tmp_path, text)).tasks.values()
+        return {task.method if task.kind == "run" else "base": task.key for task in tasks}
+
+    before = keys()
+    for module, changed in (
+        ("faverage.fusion.rules", {"vote"}),
+        ("faverage.experiment.sweep.held_out", {"vote", "log-pool"}),
+        ("faverage.vision.training", {"vote", "log-pool", "base"}),
+    ):
+        edited.clear()
+        edited.add(module)
+        assert {name for name, key in keys().items() if key != before[name]} == changed
+    text = f"dataset: mini-imagenet\nmethods: [vote]\nfeatures: {ready(tmp_path / 'f.npz')}\n"
+    first = keys(text)
+    ready(tmp_path / "f.npz", base_head_bias=np.ones(4))
+    assert keys(text) != first
 
 
 def test_no_held_out_loss_from_one_shot(based: tuple[Features, RunConfig]) -> None:

@@ -60,17 +60,21 @@ class Sources:
 
     def fingerprint(self, modules: Sequence[str]) -> str:
         """Return the hash of modules and of all that they import; see ``code_fingerprint``."""
+        digest = hashlib.sha256()
+        for name in sorted(self.behind(modules)):
+            digest.update(f"{name}\0{self._text(name.removesuffix(':'))}\0".encode(errors="surrogatepass"))
+        return digest.hexdigest()
+
+    def behind(self, modules: Sequence[str]) -> set[str]:
+        """Return the names of modules and of all that they import."""
         found: set[str] = set()
         waiting = list(modules)
         while waiting:
             name = waiting.pop()
-            if name not in found | _PLUMBING:
+            if name not in found and name not in _PLUMBING:
                 found.add(name)
                 waiting += self._all(name)
-        digest = hashlib.sha256()
-        for name in sorted(found):
-            digest.update(f"{name}\0{self._text(name.removesuffix(':'))}\0".encode(errors="surrogatepass"))
-        return digest.hexdigest()
+        return found
 
     def _text(self, name: str) -> str:
         """Return what stands for the code of one module."""

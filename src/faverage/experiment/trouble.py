@@ -22,7 +22,7 @@ def make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        file = next(path for path in (out, *out.parents) if path.exists())
+        file = next(path for path in (out, *out.parents) if path.exists() or path.is_symlink())
         raise ConfigError(f"--out {out} must be a folder, but {file} is a file: name another folder") from None
     except OSError as error:
         reason = error.strerror or error
