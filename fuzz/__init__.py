@@ -1,0 +1,1 @@
+"""Broken and hostile inputs for everything that reads: files, folders, requests. Run it with ``python -m fuzz``."""
