@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= auto
 
-.PHONY: run demo test lint types tests floors test-browser bench bench-fusion bench-serve venv clean help
+.PHONY: run demo test lint types tests floors test-browser fuzz bench bench-fusion bench-serve venv clean help
 
 help:          ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -52,6 +52,10 @@ test-browser: $(STAMP) ## the page in a real browser (chromium), screenshots int
 	  { echo "no chromium: apt-get install chromium, or name the program in FAVERAGE_CHROMIUM"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/test_app_browser.py
+
+fuzz: $(STAMP) ## 10,000 broken inputs for every reader and route; FUZZ_COUNT, FUZZ_SECONDS and FUZZ_SEED set others
+	@OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --count $(or $(FUZZ_COUNT),10000) --seconds $(or $(FUZZ_SECONDS),900) \
+	  --seed $(or $(FUZZ_SEED),0)
 
 bench: $(STAMP) ## cost of one training step against the naive step
 	@$(BIN)/python benchmarks/step.py

@@ -191,6 +191,7 @@ def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "/faverage/" in frame.filename and "/fuzz/" not in frame.filename]
     if not own:
+        frames = [frame for frame in frames if frame.filename != __file__]
         return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f" at src/faverage/{own[-1].filename.rpartition('/faverage/')[2]}:{own[-1].lineno}"
 
@@ -349,9 +350,12 @@ def run_campaign(
                             note(worker, *message[1:5])
                             if message[2] == "broken":
                                 worker.pipe.send("go on")
-                        else:
-                            _end(worker)
-                            raise RuntimeError(f"the target {name} itself failed:\n{message[1]}")
+                        elif worker.at is None:
+                            raise RuntimeError(f"the target {name} cannot be started:\n{message[1]}")
+                        else:  # a fault of the campaign, which must not hide what the others find
+                            over = True
+                            worker.process.join()
+                            note(worker, worker.at, "broken", "the campaign itself failed", message[1])
                 elif worker.at is not None and time.monotonic() - worker.since > worker.target.seconds + GRACE:
                     over = True
                     _end(worker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import io
 import json
@@ -258,7 +259,7 @@ def _change_value(rng: Random, value: Any) -> Any:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and rng.random() < 0.4:
         return rng.choice((value + 1, value - 1, -value, value * 10**6, float(value), str(value), [value]))
-    return rng.choice(([value], {"x": value}, *_VALUES))
+    return copy.deepcopy(rng.choice(([value], {"x": value}, *_VALUES)))
 
 
 # ---------------------------------------------------------------------------------------------------------- safetensors
