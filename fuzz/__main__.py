@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fuzz.campaigns import CAMPAIGNS, carry_out
-from fuzz.engine import Counts, Target, run_campaign, shares
+from fuzz.engine import run_campaign, shares
 from fuzz.files import file_targets
+from fuzz.target import Counts, Target
 
 __all__ = ["main"]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuzz.engine import Counts, Finding
+from fuzz.target import Counts, Finding
 
 __all__ = ["CAMPAIGNS", "Process", "carry_out"]
 

@@ -11,8 +11,8 @@ from random import Random
 from typing import Any
 
 from fuzz import examples as sound
-from fuzz.engine import Broken, Target
 from fuzz.files import file_targets
+from fuzz.target import Broken, Target
 
 __all__ = ["command_targets"]
 

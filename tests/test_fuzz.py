@@ -4,14 +4,15 @@ import os
 import signal
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from faverage.fuse import read
-from fuzz import campaigns, mutate
+from fuzz import campaigns, formats, mutate
 from fuzz.__main__ import all_targets, campaign, main, show
-from fuzz.engine import Broken, Target
-from fuzz.files import check_probabilities
+from fuzz.common import check_probabilities
+from fuzz.target import Broken, Target, snapshot
 
 SEED = 52  # the inputs of these numbers are of all kinds, and one of them alone takes long
 
@@ -94,14 +95,12 @@ def test_a_broken_reader_of_csv_files_is_found(tmp_path, monkeypatch, capsys):
 
 
 def test_mutators_do_the_same_with_the_same_seed_and_something_else_with_another():
-    from random import Random
-
     data = b"id,cat,dog\n1,0.25,0.75\n2,0.5,0.5\n"
     for change in (mutate.change_bytes, mutate.change_text):
         made = [change(Random(seed), data) for seed in range(30)]
         assert made == [change(Random(seed), data) for seed in range(30)]
         assert len(set(made)) > 20
-    assert mutate.change_zip(Random(0), b"no archive") == mutate.change_zip(Random(0), b"no archive")
+    assert formats.change_zip(Random(0), b"no archive") == formats.change_zip(Random(0), b"no archive")
 
 
 def test_campaigns_with_processes_are_counted_with_the_others(tmp_path, monkeypatch, capsys):
@@ -125,8 +124,6 @@ def test_answers_are_checked():
 
 
 def test_folders_are_compared_without_following_what_is_in_them(tmp_path):
-    from fuzz.engine import snapshot
-
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / ".lock").touch()
