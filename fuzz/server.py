@@ -105,6 +105,8 @@ class Server(Target):
             rng.choice((*CHANGES, self._body, self._body))(rng, asked)
         self.asked = asked
         (work / "request").write_bytes(asked.data())
+        how = {"pieces": asked.pieces, "times": asked.times, "cut": asked.cut, "framed": asked.framed}
+        (work / "how.json").write_text(json.dumps({**how, "admitted": asked.admitted}) + "\n")
 
     def _sound(self, rng: Random) -> Asked:
         method, path = rng.choice(self.routes)
