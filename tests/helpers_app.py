@@ -12,6 +12,8 @@ from PIL import Image, ImageDraw
 from faverage.app.model import Answer, ClassInfo, ModelError, Taught
 from faverage.explain import Explanation, Table
 
+BREAKING = (1, 2, 3)  # the colour of pictures that the model cannot bear
+
 
 def png(colour="red", size=(32, 32), kind="PNG", **options) -> bytes:
     stream = io.BytesIO()
@@ -45,6 +47,7 @@ class FakeModel:
 
     def __init__(self, base: dict[str, list[bytes]], delay: float = 0.0) -> None:
         self.folder = Path("fake-model")
+        self.side = 32
         self.delay = delay
         self.seen: list[list[Image.Image]] = []
         self.teaching = 0
@@ -69,7 +72,7 @@ class FakeModel:
         time.sleep(self.delay)
         answers = []
         for image in images:
-            if image.size == (13, 13):
+            if image.getpixel((0, 0)) == BREAKING:
                 raise RuntimeError("secret of the inside: /home/someone/model")
             far = np.array([((features(image) - known[c.name]) ** 2).sum() for c in infos])
             p = np.exp(-far + far.min())

@@ -16,7 +16,7 @@ from faverage.app.limits import Limits
 from faverage.app.model import ModelError
 from faverage.app.serve import serve
 from faverage.app.server import create_app
-from helpers_app import fake, png
+from helpers_app import BREAKING, fake, png
 
 TOKEN = "correct-horse-battery"
 
@@ -209,7 +209,7 @@ def test_pictures_are_encoded_anew_without_metadata() -> None:
 
 def test_no_stack_trace_reaches_a_client() -> None:
     with open_client(raises=False) as client:
-        answer = client.post("/api/predict", content=png(size=(13, 13)))
+        answer = client.post("/api/predict", content=png(BREAKING))
     refused(answer, 500, "inside the server")
     assert "secret" not in answer.text and answer.headers["x-content-type-options"] == "nosniff"
 

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from faverage.app.serve import _listen
 from faverage.app.server import create_app
-from helpers_app import FakeModel, drawing, fake, png
+from helpers_app import BREAKING, FakeModel, drawing, fake, png
 
 
 @pytest.fixture
@@ -193,8 +193,8 @@ def test_predictions_that_arrive_together_are_one_batch() -> None:
 
 def test_one_picture_that_breaks_the_model_does_not_spoil_the_others() -> None:
     async def work(client) -> None:
-        sizes = [(32, 32)] * 5 + [(13, 13)] + [(32, 32)] * 5
-        posts = (client.post("/api/predict", content=png("green", size)) for size in sizes)
+        colours = ["green"] * 5 + [BREAKING] + ["green"] * 5
+        posts = (client.post("/api/predict", content=png(colour)) for colour in colours)
         answers = await asyncio.gather(*posts, return_exceptions=True)
         good = [one for one in answers if not isinstance(one, Exception) and one.status_code == 200]
         assert len(good) == 10

@@ -59,7 +59,7 @@ def _addresses(known: ClassInfo) -> list[str]:
     return [f"/api/classes/{class_id(known.name)}/thumbnails/{k}.png?v={piece}" for k, piece in enumerate(pieces)]
 
 
-def _last(history: list[dict[str, Any]]) -> schemas.Change | None:
+def _last(history: list[Any]) -> schemas.Change | None:
     """Return the last change that was not taken back.
 
     >>> taught = {"what": "teach", "class": "star", "pictures": 5, "words": "taught 'star'", "state": "000002"}
@@ -68,6 +68,8 @@ def _last(history: list[dict[str, Any]]) -> schemas.Change | None:
     """
     stack: list[list[dict[str, Any]]] = []
     for entry in history:
+        if not isinstance(entry, dict):  # the file may have been written by anybody
+            continue
         if entry.get("what") == "undo":
             stack = stack[:-1]
         elif stack and entry.get("state") and stack[-1][0].get("state") == entry["state"]:
@@ -81,7 +83,7 @@ def _last(history: list[dict[str, Any]]) -> schemas.Change | None:
         when=str(last[0].get("when") or ""),
         what=str(last[0].get("what") or ""),
         name=", ".join(str(entry.get("class") or "") for entry in last),
-        count=sum(int(entry.get("pictures") or 0) for entry in last),
+        count=sum(n for entry in last if isinstance(n := entry.get("pictures"), int)),
         words=" and ".join(str(entry.get("words") or "") for entry in last),
     )
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 from faverage.app.guard import Refused
-from faverage.app.limits import Limits
+from faverage.app.limits import Limits, Shares
 from faverage.app.meter import Meter
+from faverage.app.uploads import Upload, open_light, open_one
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,10 +26,16 @@ T = TypeVar("T")
 
 MOST = 16
 PATIENCE = 0.002
+MOMENT = 0.05
+LAST_SECONDS = 3.0
+THREADS = "faverage-"
+"""What the names of the threads begin with."""
 
 
 class Workers:
-    """The threads of the server: one predicts, one changes the model, two open pictures.
+    """The threads of the server: they predict, change the model, read its files, and open pictures.
+
+    Large pictures are opened one after the other, so that the memory for one is enough, and by turns of the clients.
 
     Args:
         model: what answers.
@@ -38,12 +47,18 @@ class Workers:
         self._model = model
         self._limits = limits
         self._meter = meter
-        self._predictor = ThreadPoolExecutor(1, "predict")
-        self._changer = ThreadPoolExecutor(1, "change")
-        self._opener = ThreadPoolExecutor(2, "open")
+        self._predictor = ThreadPoolExecutor(1, f"{THREADS}predict")
+        self._changer = ThreadPoolExecutor(1, f"{THREADS}change")
+        self._opener = ThreadPoolExecutor(2, f"{THREADS}open")
+        self._reader = ThreadPoolExecutor(1, f"{THREADS}read")
+        self._unpacker = ThreadPoolExecutor(1, f"{THREADS}unpack")
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._room = Shares(limits.pictures_at_once, max(limits.pictures, limits.pictures_at_once // limits.share))
         self._queue: deque[tuple[Sequence[Image], asyncio.Future[list[Answer]]]] = deque()
         self._batches: asyncio.Task[None] | None = None
-        self._changes = 0
+        self._changing: set[asyncio.Future[Any]] = set()
+        self._looking: asyncio.Future[tuple[int, int]] | None = None
+        self._seen = self._look()
 
     async def predict(self, images: Sequence[Image]) -> list[Answer]:
         """Return the answers to these pictures, from one state of the model."""
@@ -60,24 +75,72 @@ class Workers:
 
     async def change(self, work: Callable[..., T], *given: Any) -> T:
         """Run a change of the model after those that came before it; it is finished even if the client leaves."""
-        if self._changes >= self._limits.teachers:
-            raise Refused(503, "Too many changes are waiting already: try again in a moment.")
-        self._changes += 1
+        if len(self._changing) >= self._limits.teachers:
+            raise Refused(503, "Too many changes are waiting already: try again in a moment.", {"retry-after": "2"})
         future = asyncio.get_running_loop().run_in_executor(self._changer, work, *given)
+        self._changing.add(future)
         future.add_done_callback(self._changed)
         return await asyncio.shield(future)
 
-    async def open(self, work: Callable[..., T], *given: Any) -> T:
-        """Run what reads pictures, or the files of the model."""
-        return await asyncio.get_running_loop().run_in_executor(self._opener, work, *given)
+    async def read(self, work: Callable[..., T], *given: Any) -> T:
+        """Run what reads the files of the model."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, work, *given)
 
-    def close(self) -> None:
-        """End the threads, after the change in progress."""
-        for threads in (self._predictor, self._opener, self._changer):
-            threads.shutdown(wait=True, cancel_futures=True)
+    async def known(self) -> tuple[int, int]:
+        """Return the version of the model and its number of classes; the last known ones where its files are slow."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().run_in_executor(self._reader, self._look)
+        await asyncio.wait({self._looking}, timeout=MOMENT)
+        if self._looking.done() and not self._looking.cancelled() and self._looking.exception() is None:
+            self._seen = self._looking.result()
+        return self._seen
+
+    def _look(self) -> tuple[int, int]:
+        return self._model.version, len(self._model.classes())
+
+    async def open(self, client: str, uploads: Sequence[Upload], shown: int = 0) -> list[Image]:
+        """Open pictures.
+
+        Args:
+            client: whose they are; a client that sends much waits for itself before others wait for it.
+            uploads: the pictures.
+            shown: of so many, enough is kept to show them.
+        """
+        loop, side = asyncio.get_running_loop(), self._model.side
+        async with self._turn("light", client):
+            found = await loop.run_in_executor(self._opener, open_light, uploads, self._limits, side, shown)
+        images = []
+        for number, (upload, image) in enumerate(zip(uploads, found, strict=True)):
+            if image is None:
+                given = upload, self._limits, side, number < shown
+                async with self._turn("large", client):
+                    image = await loop.run_in_executor(self._unpacker, open_one, *given)
+            images.append(image)
+        return images
+
+    def _turn(self, kind: str, client: str) -> asyncio.Lock:
+        return self._turns.setdefault((kind, client), asyncio.Lock())
+
+    @contextmanager
+    def room(self, client: str, pictures: int) -> Iterator[None]:
+        """Keep room for pictures, as long as they are in progress."""
+        status = self._room.take(client, pictures)
+        if status:
+            raise Refused(status, "Too many pictures at once: try again in a moment.", {"retry-after": "2"})
+        try:
+            yield
+        finally:
+            self._room.give(client, pictures)
+
+    async def close(self) -> None:
+        """End the threads; the change in progress gets a few seconds more, and files that are whole or not there."""
+        for threads in (self._predictor, self._opener, self._unpacker, self._reader, self._changer):
+            threads.shutdown(wait=False, cancel_futures=True)
+        if self._changing:
+            await asyncio.wait(self._changing, timeout=LAST_SECONDS)
 
     def _changed(self, future: asyncio.Future[Any]) -> None:
-        self._changes -= 1
+        self._changing.discard(future)
         if not future.cancelled():
             future.exception()  # has been seen, also where the client left
 

@@ -8,14 +8,16 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
+from contextlib import contextmanager
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
-from faverage.app.limits import LOOPBACK, Limits, Rate
+from faverage.app.limits import LOOPBACK, Limits, Rate, Shares, who
 from faverage.app.meter import Meter
 
 __all__ = ["COOKIE", "Guard", "Refused"]
@@ -28,6 +30,8 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 COOKIE = "faverage"
 OPEN = frozenset({"/", "/page.css", "/page.js", "/icon.svg", "/favicon.ico", "/api/health"})
 """What is answered without the token: the page, which holds nothing of the model, and the sign of life."""
+PICTURES = frozenset({"/api/predict", "/api/teach"})
+"""What takes more than a note."""
 
 HEADERS = {
     "content-security-policy": (
@@ -75,7 +79,9 @@ class Guard:
         self._hosts = None if hosts is None else {name.lower() for name in hosts} | LOOPBACK
         self._meter = meter
         self._rate = Rate(limits)
-        self._running = 0
+        each = max(1, limits.at_once // limits.share)
+        self._bringing, self._asking = Shares(limits.at_once, each), Shares(limits.at_once, each)
+        self._bytes = Shares(limits.bytes_at_once, max(limits.request_bytes, limits.bytes_at_once // limits.share))
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -93,49 +99,81 @@ class Guard:
                 message["headers"] = _with_headers(message.get("headers", []))
             await send(message)
 
+        client = who((scope.get("client") or ("unknown", 0))[0])
+        brought = 0
+
+        def bring(size: int) -> None:
+            nonlocal brought
+            status = self._bytes.take(client, size)
+            if status:
+                words = "The server has its hands full with other pictures: try again in a moment."
+                raise Refused(status, words, {"retry-after": "2", "connection": "close"})
+            brought += size
+
         try:
-            self._admit(scope)
-            self._running += 1
-            try:
-                await self._app(scope, self._limited(scope, receive), answer)
-            finally:
-                self._running -= 1
+            headers = self._admit(scope, client)
+            empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+            with self._place(self._asking if empty else self._bringing, client):
+                await self._app(scope, self._limited(scope, receive, bring), answer)
         except Refused as refusal:
             await _say(answer, refusal)
         except _SignedIn:
             cookie = f"{COOKIE}={self._cookie}; Path=/; HttpOnly; SameSite=Strict"
             await _say(answer, Refused(303, "Signed in.", {"location": "/", "set-cookie": cookie}))
+        except ClientDisconnect:
+            status = status or 499
+        except asyncio.CancelledError:  # the server stops, and has waited long enough
+            if not status:
+                await _say(answer, Refused(503, "The server stops.", {"connection": "close"}))
         except Exception:
             _LOG.exception("%s %s failed", scope["method"], scope["path"])
             if status:
                 raise
             await _say(answer, Refused(500, "Something went wrong inside the server; its log says what."))
         finally:
+            self._bytes.give(client, brought)
             route = scope.get("route")
             self._meter.add(getattr(route, "path", "other"), status, time.perf_counter() - start)
 
-    def _admit(self, scope: MutableMapping[str, Any]) -> None:
-        """Raise ``Refused`` where the request must not come in."""
-        client = (scope.get("client") or ("unknown", 0))[0]
+    @contextmanager
+    def _place(self, places: Shares, client: str) -> Iterator[None]:
+        status = places.take(client)
+        if status:
+            words = "The server is busy" if status == 503 else "You have asked for too much at once"
+            raise Refused(status, f"{words}: try again in a moment.", {"retry-after": "1"})
+        try:
+            yield
+        finally:
+            places.give(client)
+
+    def _admit(self, scope: MutableMapping[str, Any], client: str) -> dict[str, str]:
+        """Return the headers, or raise ``Refused`` where the request must not come in."""
         seconds = self._rate.wait(client)
         if seconds:
             words = f"Too many requests: wait {seconds:.1f} s."
             raise Refused(429, words, {"retry-after": str(int(seconds) + 1)})
-        if self._running >= self._limits.at_once:
-            raise Refused(503, "The server is busy: try again in a moment.", {"retry-after": "1"})
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
         if self._hosts is not None and _name(host) not in self._hosts:
             raise Refused(421, "This server does not answer to the name in the Host header.")
         if scope["method"] not in ("GET", "HEAD"):
-            origin = headers.get("origin")
-            foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+            foreign = "origin" in headers and (_origin(headers["origin"]) or "none") != host.lower()
             if foreign or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
                 raise Refused(403, "Pages of other sites may not use this server.")
         self._check_token(scope, headers)
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > self._limits.request_bytes:
-            raise Refused(413, _too_large(self._limits))
+        if not length.isdecimal() or len(length) > 18 or int(length) > self._most(scope):
+            raise Refused(413, self._too_large(scope), {"connection": "close"})
+        return headers
+
+    def _most(self, scope: MutableMapping[str, Any]) -> int:
+        return self._limits.request_bytes if scope["path"] in PICTURES else self._limits.note_bytes
+
+    def _too_large(self, scope: MutableMapping[str, Any]) -> str:
+        if scope["path"] not in PICTURES:
+            return f"The request is too large: at most {self._limits.note_bytes:,} bytes here."
+        each = self._limits.picture_bytes / 2**20
+        return f"The request is too large: at most {self._limits.pictures} pictures of {each:g} MB each."
 
     def _check_token(self, scope: MutableMapping[str, Any], headers: dict[str, str]) -> None:
         if self._token is None:
@@ -152,8 +190,8 @@ class Guard:
             return
         raise Refused(401, "This server wants its token.", {"www-authenticate": "Bearer"})
 
-    def _limited(self, scope: MutableMapping[str, Any], receive: Receive) -> Receive:
-        """Return ``receive`` with a limit on bytes and on time; both end with the request's body."""
+    def _limited(self, scope: MutableMapping[str, Any], receive: Receive, bring: Callable[[int], None]) -> Receive:
+        """Return ``receive`` with a limit on bytes and on time, which end with the body; ``bring`` hears of bytes."""
         seen, done = 0, False
         deadline = time.monotonic() + self._limits.upload_seconds
 
@@ -170,8 +208,9 @@ class Guard:
                 raise Refused(408, words, {"connection": "close"}) from None
             seen += len(message.get("body", b""))
             done = not message.get("more_body", False)
-            if seen > self._limits.request_bytes:
-                raise Refused(413, _too_large(self._limits), {"connection": "close"})
+            if seen > self._most(scope):
+                raise Refused(413, self._too_large(scope), {"connection": "close"})
+            bring(len(message.get("body", b"")))
             return message
 
         return limited
@@ -179,11 +218,6 @@ class Guard:
 
 class _SignedIn(Exception):
     """The page was opened with the right token."""
-
-
-def _too_large(limits: Limits) -> str:
-    each = limits.picture_bytes / 2**20
-    return f"The request is too large: at most {limits.pictures} pictures of {each:g} MB each."
 
 
 def _same(given: str, wanted: str) -> bool:
@@ -199,15 +233,28 @@ def _cookie(header: str) -> str:
 
 
 def _name(host: str) -> str:
-    """Return the name of a Host header, without the port.
+    """Return the name of a Host header, without the port; nothing where it is none.
 
-    >>> _name("LocalHost:8000"), _name("[::1]:80"), _name("::1"), _name("evil@localhost")
-    ('localhost', '::1', '', 'evil@localhost')
+    >>> _name("LocalHost:8000"), _name("[::1]:80"), _name("::1"), _name("[::1].evil.example"), _name("evil@localhost")
+    ('localhost', '::1', '', '', 'evil@localhost')
     """
     if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
+        name, _, rest = host[1:].partition("]")
+        return name.lower() if not rest or (rest[0] == ":" and rest[1:].isdecimal()) else ""
     name, _, port = host.partition(":")
     return name.lower().rstrip(".") if not port or port.isdecimal() else ""
+
+
+def _origin(header: str) -> str:
+    """Return the name and port in an Origin header; nothing where it is none.
+
+    >>> _origin("http://LocalHost:8000"), _origin("http://[::1"), _origin("null")
+    ('localhost:8000', '', '')
+    """
+    try:
+        return urlsplit(header).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _with_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["LOOPBACK", "Limits", "Rate"]
+__all__ = ["LOOPBACK", "Limits", "Rate", "Shares", "who"]
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names of this machine, as a browser writes them."""
@@ -20,20 +21,34 @@ class Limits:
     Attributes:
         picture_bytes: size of one picture.
         pixels: pixels of one picture, once unpacked.
+        pixels_together: pixels of all pictures in one request; of a JPEG, those that it is shrunk to as it is read.
+        memory: bytes that unpacking one picture may take, which some formats need more of than others.
         pictures: pictures in one request.
+        pictures_at_once: pictures in progress, of all clients together.
+        bytes_at_once: bytes of requests in progress, of all clients together.
+        note_bytes: size of a request that brings no pictures.
         upload_seconds: time in which a request must have arrived.
         answer_seconds: time in which a prediction must be ready.
         per_second: requests a second of one client, on average.
         burst: requests of one client at once.
         local_per_second: the same for a client on this machine.
         local_burst: the same for a client on this machine.
-        at_once: requests in progress, of all clients together.
+        at_once: requests in progress, of all clients together; those that bring something, such as pictures, are
+            counted apart from the others.
+        share: one client gets a share of whatever is limited for all together: one in so many.
+        connections: open connections, of all clients together.
+        head_seconds: time in which a connection must have sent the head of its next request.
         teachers: changes of the model that may wait for their turn.
     """
 
     picture_bytes: int = 8 * 2**20
     pixels: int = 50_000_000
+    pixels_together: int = 250_000_000
+    memory: int = 320_000_000
     pictures: int = 20
+    pictures_at_once: int = 320
+    bytes_at_once: int = 192 * 2**20
+    note_bytes: int = 4096
     upload_seconds: float = 30.0
     answer_seconds: float = 30.0
     per_second: float = 30.0
@@ -41,12 +56,69 @@ class Limits:
     local_per_second: float = 5_000.0
     local_burst: int = 10_000
     at_once: int = 128
+    share: int = 4
+    connections: int = 512
+    head_seconds: float = 10.0
     teachers: int = 16
 
     @property
     def request_bytes(self) -> int:
         """Size of one request: all its pictures, and room for the rest of a form."""
         return self.pictures * self.picture_bytes + 2**20
+
+
+def who(address: str) -> str:
+    """Return the client behind an address; in IPv6 that is a whole network, since one client has all of its addresses.
+
+    >>> who("10.0.0.7"), who("::ffff:10.0.0.7"), who("2001:db8::1:2:3:4"), who("::1"), who("unknown")
+    ('10.0.0.7', '10.0.0.7', '2001:db8::', '::1', 'unknown')
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address) or found.is_loopback:
+        return str(found)
+    return str(found.ipv4_mapped or ipaddress.ip_address(int(found) >> 64 << 64))
+
+
+class Shares:
+    """Places that clients take and give back.
+
+    Args:
+        most: places in all.
+        each: places of one client.
+
+    >>> places = Shares(3, 2)
+    >>> [places.take(client) for client in ("a", "a", "a", "b", "c")]
+    [0, 0, 429, 0, 503]
+    >>> places.give("a")
+    >>> places.take("c")
+    0
+    """
+
+    def __init__(self, most: int, each: int) -> None:
+        self._most = most
+        self._each = each
+        self._taken: Counter[str] = Counter()
+        self._all = 0
+
+    def take(self, client: str, places: int = 1) -> int:
+        """Take places; return 0, or the status with which to refuse: 429 where the client has its share, else 503."""
+        if self._taken[client] + places > self._each:
+            return 429
+        if self._all + places > self._most:
+            return 503
+        self._taken[client] += places
+        self._all += places
+        return 0
+
+    def give(self, client: str, places: int = 1) -> None:
+        """Give places back."""
+        self._all -= places
+        self._taken[client] -= places
+        if self._taken[client] <= 0:
+            del self._taken[client]
 
 
 class Rate:

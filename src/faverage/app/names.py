@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["ModelError", "clean_name", "pictures_of"]
+__all__ = ["BusyError", "ModelError", "clean_name", "pictures_of"]
 
 LONGEST = 80
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # they reorder the text around them
@@ -12,6 +12,10 @@ _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  
 
 class ModelError(ValueError):
     """What a person can put right: a name, a picture, a folder. The message says what to do."""
+
+
+class BusyError(ModelError):
+    """Another process holds the model: try again in a moment."""
 
 
 def clean_name(name: str) -> str:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import logging
 import os
 import secrets
 import socket
+import sys
+import threading
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faverage.app.limits import LOOPBACK
+from faverage.app.limits import LOOPBACK, Limits
 from faverage.app.names import ModelError
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from faverage.app.model import Model
 
-__all__ = ["command", "serve"]
+__all__ = ["command", "http_server", "serve"]
+
+_WAITING = 512  # connections that the system keeps until they are accepted
 
 
 def serve(
@@ -44,7 +52,7 @@ def serve(
     """
     _check(host, token)
     try:
-        import uvicorn
+        import uvicorn  # noqa: F401
 
         import faverage.app.server as server
     except ModuleNotFoundError as error:
@@ -61,14 +69,44 @@ def serve(
         address = _address(host, listener.getsockname()[1])
         say(f"Serving {served.folder} at {address}" + (f"/?token={token}" if token else ""))
         say("Press Ctrl-C to stop.")
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3
-        )
         try:
-            uvicorn.Server(config).run(sockets=[listener])
+            http_server(app, Limits()).run(sockets=[listener])
         except KeyboardInterrupt:
             pass
         say("Stopped.")
+        _leave()
+
+
+def http_server(app: Any, limits: Limits) -> uvicorn.Server:
+    """Return what carries an application: plain HTTP/1.1, with limits on connections and on what the log repeats."""
+    import uvicorn
+
+    from faverage.app.connections import ACCEPTS, Throttle, protocol
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            for listener in sockets or []:
+                listener.listen(_WAITING)  # more may wait than are accepted in one go
+
+    config = uvicorn.Config(
+        app,
+        http=protocol(limits),
+        loop="asyncio",
+        ws="none",
+        proxy_headers=False,  # who a client is, it cannot say itself
+        backlog=ACCEPTS,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=3,
+    )
+    for name in ("asyncio", "uvicorn.error", "faverage.app"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(known, Throttle) for known in logger.filters):
+            logger.addFilter(Throttle())
+    return Server(config)
 
 
 def command(
@@ -86,6 +124,20 @@ def command(
     Without MODEL, one that knows digits is made first, which takes a few seconds once.
     """
     serve(model, host, port, token, say=typer.echo)
+
+
+def _leave(seconds: float = 1.0) -> None:
+    """End the process even where a thread does not end, as one that waits for a disk; files are whole at any time."""
+    from faverage.app.batching import THREADS
+
+    deadline = time.monotonic() + seconds
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(THREADS)]
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _check(host: str, token: str | None) -> None:
@@ -126,7 +178,7 @@ def _address(host: str, port: int) -> str:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         kind = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        listener = socket.create_server((host, port), family=kind, backlog=512)
+        listener = socket.create_server((host, port), family=kind, backlog=_WAITING)
         # the two halves of an answer must not wait for each other: 40 ms a request otherwise
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener

@@ -19,10 +19,12 @@ from faverage.app.answers import class_id, classes_answer, prediction_answer
 from faverage.app.apidoc import describe, style_hash
 from faverage.app.batching import Workers
 from faverage.app.guard import HEADERS, Guard, Refused
-from faverage.app.limits import LOOPBACK, Limits
+from faverage.app.limits import LOOPBACK, Limits, who
 from faverage.app.meter import Meter
-from faverage.app.model import Model, ModelError, clean_name
-from faverage.app.uploads import open_all, read_form, read_predict
+from faverage.app.model import Model
+from faverage.app.names import BusyError, ModelError, clean_name
+from faverage.app.photos import MOST_THUMBNAILS
+from faverage.app.uploads import read_form, read_predict
 
 __all__ = ["create_app"]
 
@@ -84,7 +86,7 @@ def create_app(
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         yield
-        workers.close()
+        await workers.close()
 
     app = FastAPI(
         title="faverage", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json", lifespan=life
@@ -105,9 +107,12 @@ def create_app(
     )
     async def predict(request: Request) -> Response:
         """Send a form with up to 20 pictures in fields called `images`, or one picture as the body."""
-        images = await workers.open(open_all, await read_predict(request, limits), limits)
+        uploads = await read_predict(request, limits)
+        client = _client(request)
+        with workers.room(client, len(uploads)):
+            answers = await workers.predict(await workers.open(client, uploads))
         # the answer is put together by hand: checking it against its own model costs more than predicting
-        return JSONResponse({"answers": [prediction_answer(answer) for answer in await workers.predict(images)]})
+        return JSONResponse({"answers": [prediction_answer(answer) for answer in answers]})
 
     return app
 
@@ -116,7 +121,7 @@ def _add_reading(app: FastAPI, model: Model, workers: Workers, meter: Meter) -> 
     @app.get("/api/classes", responses=_errors(), summary="What the model knows")
     async def classes() -> schemas.Classes:
         """Every class with its number of pictures and its thumbnails, and the last change."""
-        return await workers.open(classes_answer, model)
+        return await workers.read(classes_answer, model)
 
     @app.get(
         "/api/classes/{id}/thumbnails/{k}.png",
@@ -126,7 +131,7 @@ def _add_reading(app: FastAPI, model: Model, workers: Workers, meter: Meter) -> 
     )
     async def thumbnail(id: str, k: int) -> Response:
         """The addresses are in the answer of `/api/classes`."""
-        for known in await workers.open(model.classes):
+        for known in await workers.read(model.classes):
             if class_id(known.name) == id and 0 <= k < len(known.thumbnails):
                 headers = {"cache-control": "private, max-age=31536000, immutable"}
                 return Response(known.thumbnails[k], media_type="image/png", headers=headers)
@@ -136,7 +141,7 @@ def _add_reading(app: FastAPI, model: Model, workers: Workers, meter: Meter) -> 
     async def explain() -> schemas.Explained:
         """The share of each mean, of each head for each class, and the most trusted head of each class."""
         try:
-            said = await workers.open(model.explain)
+            said = await workers.read(model.explain)
         except ModelError as error:
             raise Refused(409, str(error)) from None
         return schemas.Explained(
@@ -150,8 +155,8 @@ def _add_reading(app: FastAPI, model: Model, workers: Workers, meter: Meter) -> 
     @app.get("/api/health", summary="A sign of life")
     async def health() -> schemas.Health:
         """Answers without a token."""
-        known = len(await workers.open(model.classes))
-        return schemas.Health(status="ok", faverage=__version__, version=model.version, classes=known)
+        version, known = await workers.known()
+        return schemas.Health(status="ok", faverage=__version__, version=version, classes=known)
 
     @app.get("/api/metrics", responses=_errors(), summary="Counts and times")
     async def metrics() -> schemas.Metrics:
@@ -159,7 +164,7 @@ def _add_reading(app: FastAPI, model: Model, workers: Workers, meter: Meter) -> 
         requests = {path: schemas.Timing.model_validate(found) for path, found in meter.summary().items()}
         return schemas.Metrics(
             faverage=__version__,
-            version=model.version,
+            version=(await workers.known())[0],
             seconds=round(meter.seconds, 1),
             batches=meter.batches,
             pictures=meter.pictures,
@@ -181,26 +186,30 @@ def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -
         """
         given, uploads = await read_form(request, limits)
         name = _cleaned(given)
-        images = await workers.open(open_all, uploads, limits)
-        taught = await _changed(workers, model.teach, name, images)
+        client = _client(request)
+        with workers.room(client, len(uploads)):
+            images = await workers.open(client, uploads, shown=MOST_THUMBNAILS)
+            taught = await _changed(workers, model.teach, name, images)
         confused = [schemas.Confusion(true=a, answered=b, times=n) for a, b, n in taught.confused]
+        version = await workers.read(getattr, model, "version")
         return schemas.Learned(
-            name=taught.name, count=taught.count, right=taught.right, confused=confused, version=model.version
+            name=taught.name, count=taught.count, right=taught.right, confused=confused, version=version
         )
 
     @app.post("/api/forget", responses=_errors(404, 409, 422, 503), summary="Forget a class that was taught")
     async def forget(wanted: schemas.Name) -> schemas.Forgotten:
         """The others stay as they are. Classes of the base session cannot be forgotten."""
         name = _cleaned(wanted.name)
-        if all(known.name != name for known in await workers.open(model.classes)):
+        if all(known.name != name for known in await workers.read(model.classes)):
             raise Refused(404, f"There is no class called {name}.")
         await _changed(workers, model.forget, name)
-        return schemas.Forgotten(name=name, version=model.version)
+        return schemas.Forgotten(name=name, version=await workers.read(getattr, model, "version"))
 
     @app.post("/api/undo", responses=_errors(409, 503), summary="Take back the last change")
     async def undo() -> schemas.Undone:
         """The change before it is then the last one."""
-        return schemas.Undone(undone=await _changed(workers, model.undo), version=model.version)
+        undone = await _changed(workers, model.undo)
+        return schemas.Undone(undone=undone, version=await workers.read(getattr, model, "version"))
 
 
 def _add_page(app: FastAPI) -> None:
@@ -239,8 +248,14 @@ def _say_errors_in_words(app: FastAPI) -> None:
 async def _changed(workers: Workers, work: Any, *given: Any) -> Any:
     try:
         return await workers.change(work, *given)
+    except BusyError as error:
+        raise Refused(503, str(error), {"retry-after": "2"}) from None
     except ModelError as error:
         raise Refused(409, str(error)) from None
+
+
+def _client(request: Request) -> str:
+    return who(request.client.host if request.client is not None else "unknown")
 
 
 def _cleaned(name: str | None) -> str:

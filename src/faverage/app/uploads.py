@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from faverage.app.guard import Refused
 from faverage.app.limits import Limits
-from faverage.app.model import ModelError, open_picture
+from faverage.app.names import ModelError
+from faverage.app.photos import least, open_picture, unpacking
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Upload", "open_all", "read_form", "read_predict"]
+__all__ = ["Upload", "open_light", "open_one", "read_form", "read_predict"]
+
+T = TypeVar("T")
+
+LIGHT = 8_000_000
+"""Bytes of memory that a picture may take to be opened beside others; a larger one waits for its turn."""
 
 Upload = tuple[str, bytes]
 """What a picture is called in messages, and its bytes."""
@@ -41,13 +47,17 @@ async def read_form(request: Request, limits: Limits) -> tuple[str | None, list[
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "multipart/form-data":
         raise Refused(415, "Send a form (multipart/form-data) with the pictures in fields called images.")
+    parser = MultiPartParser(
+        request.headers, request.stream(), max_files=limits.pictures, max_fields=10, max_part_size=4096
+    )
+    parser.spool_max_size = limits.request_bytes  # in memory, which is counted: files would need descriptors
     try:
-        form = await request.form(max_files=limits.pictures, max_fields=10, max_part_size=4096)
-    except HTTPException as error:
-        if isinstance(error, Refused):
-            raise
-        if "Too many files" in str(error.detail):
+        form = await parser.parse()
+    except MultiPartException as error:
+        if "Too many files" in error.message:
             raise Refused(413, f"At most {limits.pictures} pictures at a time.") from None
+        raise Refused(400, "The form could not be read.") from None
+    except (ValueError, LookupError):  # a part that is not text in the charset that it claims
         raise Refused(400, "The form could not be read.") from None
     try:
         name = form.get("name")
@@ -58,6 +68,7 @@ async def read_form(request: Request, limits: Limits) -> tuple[str | None, list[
             called = _called(number, value.filename)
             _check_size(called, value.size or 0, limits)
             uploads.append((called, await value.read()))
+            await value.close()  # the bytes are not needed twice
     finally:
         await form.close()
     if not uploads:
@@ -65,15 +76,41 @@ async def read_form(request: Request, limits: Limits) -> tuple[str | None, list[
     return name if isinstance(name, str) else None, uploads
 
 
-def open_all(uploads: Sequence[Upload], limits: Limits) -> list[Image]:
-    """Open every picture; the first that is none is refused by its name."""
-    images = []
+def open_light(uploads: Sequence[Upload], limits: Limits, side: int, shown: int) -> list[Image | None]:
+    """Open the pictures that take little memory; None stands for one that has to wait for its turn.
+
+    Args:
+        uploads: the pictures; the first that is none is refused by its name, and nothing is opened.
+        limits: of a picture, and of all of them together.
+        side: of what the model sees; nothing more is kept.
+        shown: of so many, enough is kept to show them.
+    """
+    pixels, heavy = 0, []
     for called, data in uploads:
-        try:
-            images.append(open_picture(data, max_bytes=limits.picture_bytes, max_pixels=limits.pixels))
-        except ModelError as error:
-            raise Refused(422, f"{called}: {error}") from None
-    return images
+        found, memory = _said(called, unpacking, data, limits)
+        pixels += found
+        if memory > limits.memory:
+            raise Refused(413, f"{called}: too many pixels for this format; shrink it, or send it as JPEG.")
+        heavy.append(memory > LIGHT)
+    if pixels > limits.pixels_together:
+        most = f"{limits.pixels_together / 1e6:g} million pixels"
+        raise Refused(413, f"The pictures have more than {most} together: send fewer, or smaller ones.")
+    return [
+        None if waits else open_one(upload, limits, side, number < shown)
+        for number, (upload, waits) in enumerate(zip(uploads, heavy, strict=True))
+    ]
+
+
+def open_one(upload: Upload, limits: Limits, side: int, shown: bool) -> Image:
+    """Open one picture, and keep the least of it that is needed."""
+    return least(_said(upload[0], open_picture, upload[1], limits), side, shown=shown)
+
+
+def _said(called: str, work: Callable[..., T], data: bytes, limits: Limits) -> T:
+    try:
+        return work(data, max_bytes=limits.picture_bytes, max_pixels=limits.pixels)
+    except ModelError as error:
+        raise Refused(422, f"{called}: {error}") from None
 
 
 def _check_size(called: str, size: int, limits: Limits) -> None:

@@ -68,12 +68,15 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":
         return image
     if image.mode == "F" or image.mode.startswith("I"):
-        pixels = np.nan_to_num(np.asarray(image, dtype=np.float64))
+        pixels = np.array(image, dtype=np.float64)  # changed in place: such images may be large
+        np.nan_to_num(pixels, copy=False)
         if image.mode == "F":
             scale = 255.0 if pixels.max() <= 1 else 1.0
         else:
             scale = 1 / 257 if image.mode.startswith("I;16") or pixels.max() > 255 else 1.0
-        image = Image.fromarray(np.clip(np.rint(pixels * scale), 0, 255).astype(np.uint8))
+        pixels *= scale
+        np.clip(np.rint(pixels, out=pixels), 0, 255, out=pixels)
+        image = Image.fromarray(pixels.astype(np.uint8))
     if "A" in image.getbands() or "transparency" in image.info:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
