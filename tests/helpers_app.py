@@ -1,17 +1,24 @@
 """A small model with the interface of ``faverage.app.model.Model``, and pictures; no torch, so that it is fast."""
 
+import contextlib
 import io
+import logging
+import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
 
+from faverage.app.limits import Limits
 from faverage.app.model import Answer, ClassInfo, ModelError, Taught
 from faverage.explain import Explanation, Table
 
+DEFAULT = Limits()
 BREAKING = (1, 2, 3)  # the colour of pictures that the model cannot bear
 
 
@@ -140,6 +147,68 @@ class FakeModel:
 
 def fake(delay: float = 0.0) -> FakeModel:
     return FakeModel({"red": [png("red")], "green": [png("green")], "blue": [png("blue")]}, delay)
+
+
+class Served:
+    """A server that runs: its address and its log."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.log = io.StringIO()
+
+    def connect(self, data: bytes = b"", client: str = "127.0.0.1") -> socket.socket:
+        """Connect as a client of this machine, which may have any address 127.x.x.x, and send bytes."""
+        connection = socket.create_connection(self.address, timeout=10, source_address=(client, 0))
+        connection.sendall(data)
+        return connection
+
+    def say(self, data: bytes, client: str = "127.0.0.1") -> bytes:
+        """Send bytes and return everything that comes back until the server closes."""
+        with self.connect(data, client) as connection:
+            return heard(connection)
+
+    def get(self, path: str = "/api/health", client: str = "127.0.0.1", more: str = "") -> int:
+        """Return the status of a page."""
+        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}\r\n"
+        return int(self.say(head.encode(), client).split(b" ", 2)[1])
+
+
+@contextmanager
+def serving(model: FakeModel | None = None, limits: Limits = DEFAULT, **options) -> Iterator[Served]:
+    """Run the server as the command does, in a thread."""
+    from faverage.app.serve import _listen, http_server
+    from faverage.app.server import create_app
+
+    listener = _listen("127.0.0.1", 0)
+    loggers = [logging.getLogger(name) for name in ("asyncio", "uvicorn.error", "faverage.app", "python_multipart")]
+    for logger in loggers:
+        logger.filters.clear()  # what an earlier server held back
+    server = http_server(create_app(model or fake(), limits=limits, **options), limits)
+    served = Served(listener.getsockname())
+    handler = logging.StreamHandler(served.log)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    for logger in loggers:
+        logger.addHandler(handler)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield served
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        for logger in loggers:
+            logger.removeHandler(handler)
+    assert not thread.is_alive()
+
+
+def heard(connection: socket.socket) -> bytes:
+    """Return all that comes until the other side closes, in whatever way."""
+    said = b""
+    with contextlib.suppress(ConnectionError):
+        while more := connection.recv(65536):
+            said += more
+    return said
 
 
 def small_model(folder: Path) -> Path:

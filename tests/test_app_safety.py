@@ -81,6 +81,8 @@ def test_host_header_against_dns_rebinding() -> None:
     with open_client() as client:
         for host in ("evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "localhost@evil.example", ""):
             refused(client.get("/api/classes", headers={"host": host}), 421, "Host")
+        for host in ("[::1].evil.example", "[::1]x", "[::1]:8000.evil.example"):
+            refused(client.get("/api/classes", headers={"host": host}), 421, "Host")
         for host in ("localhost:8000", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST"):
             assert client.get("/api/classes", headers={"host": host}).status_code == 200, host
     with open_client(hosts=None, token=TOKEN) as client:
@@ -101,6 +103,8 @@ def test_pages_of_other_sites_can_neither_read_nor_write() -> None:
             "/api/teach", headers={"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
         )
         assert preflight.status_code == 403 and "access-control-allow-origin" not in preflight.headers
+        for origin in ("http://[::1", "http://[evil]x", "http://\u2100.example".encode()):
+            refused(client.post("/api/undo", headers={"Origin": origin}), 403, "other sites")
         own = client.post("/api/predict", content=png(), headers={"Origin": "http://localhost"})
         assert own.status_code == 200
     assert model.version == 1
@@ -132,6 +136,127 @@ def test_uploads_are_limited_in_bytes_and_in_number() -> None:
         assert client.post("/api/predict", files=pictures(*[png()] * 3)).status_code == 200
     assert model.version == 1
     assert Limits().picture_bytes == 8 * 2**20 and Limits().pictures == 20
+
+
+def test_what_brings_no_pictures_is_short() -> None:
+    with open_client() as client:
+        kind = {"content-type": "application/json"}
+        refused(client.post("/api/forget", json={"name": "x" * 5000}), 413, "4,096 bytes")
+        chunks = (b" " * 1000 for _ in range(5))  # no length is announced
+        refused(client.post("/api/forget", content=chunks, headers=kind), 413, "4,096 bytes")
+        bodies = ['{"name": "\\ud800"}', '{"name": ' + "9" * 4000 + "}", "[" * 4000, '{"name": [' + "[" * 2000, "\x00"]
+        for body in bodies:
+            answer = client.post("/api/forget", content=body.encode(), headers=kind)
+            refused(answer, 422 if body.startswith('{"name": "') else answer.status_code)
+            assert answer.status_code in (400, 422)
+
+
+@pytest.mark.parametrize("charset", ["unicode_escape", "undefined", "punycode", "no-such"])
+def test_a_form_in_an_odd_alphabet(charset) -> None:
+    model = fake()
+    head = b"--b\r\nContent-Disposition: form-data; name="
+    body = (
+        head
+        + b'"name"\r\n\r\n\\ud800 \xff\x00\r\n'
+        + head
+        + b'"images"; filename="\\ud800"\r\n\r\n'
+        + png()
+        + b"\r\n--b--\r\n"
+    )
+    with open_client(model) as client:
+        kind = {"content-type": f"multipart/form-data; boundary=b; charset={charset}"}
+        assert client.post("/api/teach", content=body, headers=kind).status_code in (400, 422)
+    assert model.version == 1
+
+
+def test_bytes_in_progress_are_limited_for_all_together() -> None:
+    limits = Limits(picture_bytes=50_000, pictures=1, bytes_at_once=1_200_000)
+
+    async def work(ask) -> None:
+        held = asyncio.Event()
+
+        async def slow():  # more than a megabyte that is here, and an end that is not
+            yield head + b"x" * 1_000_000
+            await held.wait()
+
+        head = b'--b\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
+        form = {"content-type": "multipart/form-data; boundary=b"}
+        first = asyncio.create_task(ask("10.0.0.7").post("/api/predict", content=slow(), headers=form))
+        await asyncio.sleep(0.1)
+        answer = await ask("10.0.0.8").post("/api/predict", content=head + b"x" * 300_000, headers=form)
+        refused(answer, 503, "try again")
+        assert answer.headers["retry-after"]
+        assert (await ask("10.0.0.8").post("/api/predict", content=png())).status_code == 200
+        held.set()
+        assert (await first).status_code == 422
+        answer = await ask("10.0.0.8").post("/api/predict", content=head + b"x" * 300_000, headers=form)
+        assert answer.status_code == 422  # the bytes of the first were given back
+
+    ask_as_many(create_app(fake(), limits=limits), work)
+
+
+def test_requests_in_progress_are_limited_by_client() -> None:
+    async def work(ask) -> None:
+        posts = [ask("10.0.0.7").post("/api/predict", content=png()) for _ in range(6)]
+        posts += [ask("10.0.0.8").post("/api/predict", content=png()) for _ in range(2)]
+        answers = await asyncio.gather(*posts)
+        assert [answer.status_code for answer in answers] == [200, 200, 429, 429, 429, 429, 200, 200]
+        assert (await ask("10.0.0.7").get("/api/health")).status_code == 200
+
+    ask_as_many(create_app(fake(delay=0.2), limits=Limits(at_once=8)), work)
+
+
+def test_pictures_in_progress_are_limited() -> None:
+    async def work(ask) -> None:
+        posts = [ask(f"10.0.0.{k}").post("/api/predict", files=pictures(*[png()] * 3)) for k in range(3)]
+        assert sorted(answer.status_code for answer in await asyncio.gather(*posts)) == [200, 200, 503]
+
+    ask_as_many(create_app(fake(delay=0.2), limits=Limits(pictures=3, pictures_at_once=7)), work)
+
+
+def ask_as_many(app, work) -> None:
+    """Run work(ask) beside the application; ask(address) is a client with this address."""
+    import httpx
+
+    def ask(address: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(address, 1)), base_url="http://localhost")
+
+    asyncio.run(work(ask))
+
+
+def test_large_pictures_are_opened_one_by_one_and_small_ones_beside_them(monkeypatch) -> None:
+    import faverage.app.batching as batching
+
+    opened, most, order = 0, 0, []
+
+    def open_slowly(upload, *given):
+        nonlocal opened, most
+        opened += 1
+        most = max(most, opened)
+        time.sleep(0.1)
+        opened -= 1
+        return Image.new("RGB", (32, 32))
+
+    async def work(ask) -> None:
+        async def post(address: str, *data: bytes) -> None:
+            assert (await ask(address).post("/api/predict", files=pictures(*data))).status_code == 200
+            order.append(address)
+
+        large = png(size=(2000, 1500))
+        greedy = [asyncio.create_task(post("10.0.0.7", large, large)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        await asyncio.gather(post("10.0.0.8", png(), png()), post("10.0.0.9", large), *greedy)
+
+    monkeypatch.setattr(batching, "open_one", open_slowly)
+    ask_as_many(create_app(fake()), work)
+    assert most == 1 and order[:2] == ["10.0.0.8", "10.0.0.9"] and len(order) == 5
+
+
+def test_pixels_are_limited_together_and_memory_by_format() -> None:
+    with open_client(limits=Limits(pixels_together=20_000, memory=100_000)) as client:
+        refused(client.post("/api/predict", files=pictures(*[png(size=(100, 100))] * 3)), 413, "together")
+        assert client.post("/api/predict", files=pictures(*[png(size=(100, 100))] * 2)).status_code == 200
+        refused(client.post("/api/predict", content=png(size=(100, 100), kind="WEBP")), 413, "too many pixels")
 
 
 def test_pixels_are_limited() -> None:

@@ -7,7 +7,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,7 @@ pytest.importorskip("uvicorn")
 
 from faverage.app.model import Model, ModelError
 from faverage.app.serve import serve
-from helpers_app import png, small_model
+from helpers_app import heard, png, small_model
 
 COMMAND = [sys.executable, "-c", "from faverage.cli import main; main()", "serve"]
 
@@ -27,9 +30,10 @@ def folder(tmp_path_factory) -> Path:
     return small_model(tmp_path_factory.mktemp("served") / "colours")
 
 
-def start(*arguments: str) -> tuple[subprocess.Popen, str]:
+def start(*arguments: str, files: int | None = None) -> tuple[subprocess.Popen, str]:
+    limit = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else []
     process = subprocess.Popen(
-        [*COMMAND, *arguments],
+        [*limit, *COMMAND, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -88,6 +92,69 @@ def test_a_real_model_is_asked_and_taught_by_many_and_ctrl_c_ends_it(folder) -> 
         rest = process.communicate(timeout=20)[0]
     assert not failed and process.returncode == 0 and "Stopped." in rest and "Traceback" not in rest
     assert [c.name for c in Model.load(folder, device="cpu").classes()][3:] == ["yellow"]  # it was kept
+
+
+def test_four_hundred_silent_connections_and_few_descriptors(folder) -> None:
+    process, address = start(str(folder), "--port", "0", files=256)
+    host, port = address.removeprefix("http://").split(":")
+    try:
+        silent = [socket.create_connection((host, int(port))) for _ in range(400)]
+        with socket.create_connection((host, int(port)), timeout=10, source_address=("127.0.0.2", 0)) as other:
+            other.sendall(b"GET /api/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert heard(other).startswith(b"HTTP/1.1 200 ")
+        for connection in silent:
+            connection.close()
+    finally:
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=20)[0]
+    assert len(rest) < 2000 and "refused" in rest and "Too many open files" not in rest
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks the system for the memory of a process")
+def test_hostile_pictures_do_not_fill_the_memory(folder) -> None:
+    process, address = start(str(folder), "--port", "0")
+    try:
+        large = png(size=(7000, 7000))
+        bodies = [lesson("x", *[large] * 20)] * 3 + [lesson("x", large)] * 2
+        with ThreadPoolExecutor(5) as pool:
+            said = list(pool.map(lambda body: status(f"{address}/api/predict", *body), bodies))
+        assert said == [413] * 3 + [200] * 2
+        assert status(f"{address}/api/forget", b'{"name": "' + b"x" * 160_000_000) in (413, 0)  # cut off
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+        assert peak < 800_000, f"{peak:,} kB"
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+
+
+def status(address: str, data: bytes, kind: str = "application/json") -> int:
+    try:
+        post(address, data, kind)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except urllib.error.URLError:  # the connection was closed while we were sending
+        return 0
+    return 200
+
+
+def test_a_lock_that_another_process_holds_does_not_keep_servers_from_stopping(folder) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    servers = [start(str(folder), "--port", "0") for _ in range(2)]
+    with (folder / ".lock").open("w") as lock, ThreadPoolExecutor(2) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        body = lesson("pink", png("pink"))
+        waiting = [pool.submit(status, f"{address}/api/teach", *body) for _, address in servers]
+        time.sleep(0.5)
+        begun = time.monotonic()
+        for (process, _), number in zip(servers, (signal.SIGTERM, signal.SIGINT), strict=True):
+            process.send_signal(number)
+        for process, _ in servers:
+            rest = process.communicate(timeout=20)[0]
+            assert "Traceback" not in rest, rest
+        assert time.monotonic() - begun < 12
+        assert {future.result() for future in waiting} <= {0, 503}
+    assert "pink" not in [c.name for c in Model.load(folder, device="cpu").classes()]
 
 
 def test_a_port_in_use_is_said_in_words(folder) -> None:

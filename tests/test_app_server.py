@@ -14,6 +14,9 @@ pytest.importorskip("httpx")
 
 from starlette.testclient import TestClient
 
+from faverage.app.limits import Limits
+from faverage.app.meter import Meter
+from faverage.app.names import BusyError
 from faverage.app.serve import _listen
 from faverage.app.server import create_app
 from helpers_app import BREAKING, FakeModel, drawing, fake, png
@@ -200,6 +203,61 @@ def test_one_picture_that_breaks_the_model_does_not_spoil_the_others() -> None:
         assert len(good) == 10
 
     serve_and(fake(delay=0.02), work)
+
+
+def test_health_does_not_wait_for_the_files_of_the_model(model, client) -> None:
+    held, classes = threading.Event(), model.classes
+    model.classes = lambda: held.wait(10) and classes()
+    try:
+        start = time.monotonic()
+        assert client.get("/api/health").json()["classes"] == 3  # what was known before
+        assert client.get("/api/metrics").json()["version"] == 1
+        assert time.monotonic() - start < 2
+    finally:
+        held.set()
+    teach(client)
+    assert client.get("/api/health").json() | {"faverage": ""} == {
+        "status": "ok",
+        "faverage": "",
+        "version": 2,
+        "classes": 4,
+    }
+
+
+def test_a_model_that_another_process_holds(model, client, monkeypatch) -> None:
+    def teach_in_vain(*_):
+        raise BusyError("another process changes the model: try again in a moment")
+
+    monkeypatch.setattr(model, "teach", teach_in_vain)
+    answer = teach(client)
+    assert answer.status_code == 503 and "another process" in answer.json()["error"] and answer.headers["retry-after"]
+
+
+def test_a_history_that_anybody_may_have_written(model, client) -> None:
+    odd = ["words", None, 3, {}, {"what": ["undo"]}, {"what": "teach", "class": {"a": 1}, "pictures": "many"}]
+    model._history += [*odd, {"what": "teach", "class": "x", "pictures": 10**30, "state": ["0"], "words": 5}]
+    assert client.get("/api/classes").json()["last"]["name"] == "x"
+
+
+def test_closing_waits_a_moment_for_the_change_and_not_for_ever(monkeypatch) -> None:
+    import faverage.app.batching as batching
+
+    monkeypatch.setattr(batching, "LAST_SECONDS", 0.5)
+    held, made = threading.Event(), []
+
+    async def main(work) -> None:
+        workers = batching.Workers(fake(), Limits(), Meter())
+        changes = [asyncio.create_task(workers.change(work)), asyncio.create_task(workers.change(made.append, 2))]
+        await asyncio.sleep(0.05)
+        await workers.close()
+        await asyncio.wait(changes, timeout=0)
+
+    start = time.monotonic()
+    asyncio.run(main(lambda: (time.sleep(0.2), made.append(1))))
+    assert made == [1]  # what was begun is finished, what waited is not begun
+    asyncio.run(main(lambda: held.wait(10)))
+    assert time.monotonic() - start < 5
+    held.set()
 
 
 def test_the_event_loop_never_waits_for_the_model() -> None:

@@ -100,8 +100,10 @@ def http_server(app: Any, limits: Limits) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         timeout_keep_alive=5,
-        timeout_graceful_shutdown=3,
+        timeout_graceful_shutdown=2,
     )
+    for name in ("python_multipart", "multipart"):  # they warn of every form that is broken
+        logging.getLogger(name).setLevel(logging.ERROR)
     for name in ("asyncio", "uvicorn.error", "faverage.app"):
         logger = logging.getLogger(name)
         if not any(isinstance(known, Throttle) for known in logger.filters):

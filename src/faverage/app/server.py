@@ -56,16 +56,16 @@ _WORDS = {
     401: "This server wants its token.",
     404: "There is no such class, or no such picture.",
     409: "The model refuses this change, and says why.",
-    413: "Too many pictures, or too large ones.",
+    413: "The request is too large: too many pictures, too many bytes, or too many pixels.",
     415: "This is no form.",
     422: "A picture is no picture, or a name is no name.",
-    429: "Too many requests of one client.",
-    503: "The model is busy.",
+    429: "Too many requests of one client, or too much of it at once.",
+    503: "The server is busy, or another process holds the model.",
 }
 
 
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {s: {"model": schemas.Failure, "description": _WORDS[s]} for s in sorted({*statuses, 401, 429})}
+    return {s: {"model": schemas.Failure, "description": _WORDS[s]} for s in sorted({*statuses, 401, 429, 503})}
 
 
 def create_app(
@@ -101,7 +101,7 @@ def create_app(
     @app.post(
         "/api/predict",
         response_model=schemas.Predictions,
-        responses=_errors(400, 413, 422, 503),
+        responses=_errors(400, 413, 422),
         openapi_extra={"requestBody": _PREDICT},
         summary="Say what is on pictures, and why",
     )
@@ -175,7 +175,7 @@ def _add_reading(app: FastAPI, model: Model, workers: Workers, meter: Meter) -> 
 def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -> None:
     @app.post(
         "/api/teach",
-        responses=_errors(400, 409, 413, 415, 422, 503),
+        responses=_errors(400, 409, 413, 415, 422),
         openapi_extra={"requestBody": _TEACH},
         summary="Teach a class from a few pictures",
     )
@@ -196,7 +196,7 @@ def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -
             name=taught.name, count=taught.count, right=taught.right, confused=confused, version=version
         )
 
-    @app.post("/api/forget", responses=_errors(404, 409, 422, 503), summary="Forget a class that was taught")
+    @app.post("/api/forget", responses=_errors(404, 409, 413, 422), summary="Forget a class that was taught")
     async def forget(wanted: schemas.Name) -> schemas.Forgotten:
         """The others stay as they are. Classes of the base session cannot be forgotten."""
         name = _cleaned(wanted.name)
@@ -205,7 +205,7 @@ def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -
         await _changed(workers, model.forget, name)
         return schemas.Forgotten(name=name, version=await workers.read(getattr, model, "version"))
 
-    @app.post("/api/undo", responses=_errors(409, 503), summary="Take back the last change")
+    @app.post("/api/undo", responses=_errors(409), summary="Take back the last change")
     async def undo() -> schemas.Undone:
         """The change before it is then the last one."""
         undone = await _changed(workers, model.undo)
