@@ -98,7 +98,8 @@ def test_four_hundred_silent_connections_and_few_descriptors(folder) -> None:
     process, address = start(str(folder), "--port", "0", files=256)
     host, port = address.removeprefix("http://").split(":")
     try:
-        silent = [socket.create_connection((host, int(port))) for _ in range(400)]
+        greedy = [(f"127.0.0.{3 + k % 3}", 0) for k in range(400)]
+        silent = [socket.create_connection((host, int(port)), source_address=client) for client in greedy]
         with socket.create_connection((host, int(port)), timeout=10, source_address=("127.0.0.2", 0)) as other:
             other.sendall(b"GET /api/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert heard(other).startswith(b"HTTP/1.1 200 ")

@@ -28,7 +28,7 @@ def most_connections(limits: Limits) -> int:
     except ImportError:  # Windows
         return limits.connections
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return limits.connections if files < 0 else max(8, min(limits.connections, files - SPARE))
+    return limits.connections if files < 0 else min(limits.connections, max(8, files - SPARE))
 
 
 def protocol(limits: Limits) -> Any:
