@@ -116,7 +116,7 @@ class FakeModel:
             mean = np.mean([features(image) for image in images], 0)
             self._put([*rest, new], known | {name: mean}, "teach", name, len(images), f"taught {name}")
             self.teaching -= 1
-            return Taught(name, count, 1.0, ((infos[0].name, name, 2),))
+            return Taught(name, count, 1.0, ((infos[0].name, name, 2),), 0.9, 0.5, worse=name == "noise")
 
     def forget(self, name):
         infos, known = self._states[-1]

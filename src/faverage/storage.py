@@ -20,7 +20,7 @@ from torch import Tensor
 
 from faverage.network import AFA
 
-__all__ = ["load", "parse_json", "read_checked", "read_json", "save", "write_checked"]
+__all__ = ["cache_folder", "load", "parse_json", "read_checked", "read_json", "save", "write_checked"]
 
 FORMAT = 1
 _MOST_JSON = 1 << 28  # bytes of a JSON file
@@ -154,6 +154,17 @@ def read_checked(path: Path, key: str) -> dict[str, Any]:
 
 def _checksum(data: dict[str, Any], key: str) -> str:
     return hashlib.sha256(f"{key}\0{json.dumps(data, sort_keys=True)}".encode()).hexdigest()
+
+
+def cache_folder() -> Path:
+    """Return where decoded images and the digits model are kept: ``$FAVERAGE_CACHE``, or a folder of the user's cache.
+
+    That is ``$XDG_CACHE_HOME/faverage`` where it is set to a full path, ``~/.cache/faverage`` otherwise.
+    """
+    own, shared = os.environ.get("FAVERAGE_CACHE"), Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if own:
+        return Path(own).expanduser()
+    return (shared if shared.is_absolute() else Path("~/.cache").expanduser()) / "faverage"
 
 
 @contextmanager

@@ -8,7 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from faverage.app.console import files_of, open_all, open_file, percent, quoted, stopped, sub_folders, told, waiting
+from faverage.app.console import (
+    files_of,
+    open_each,
+    open_file,
+    percent,
+    quoted,
+    say,
+    stopped,
+    sub_folders,
+    told,
+    waiting,
+)
 from faverage.app.names import ModelError, clean_name, pictures_of
 
 __all__ = ["register"]
@@ -61,8 +72,8 @@ def train(
             options: dict[str, Any] = {"epochs": epochs, "backbone": backbone, "weights": weights, "seed": seed}
             made = train_model(images, out, **options, device=device, progress=screen.progress)
     right = f"recognises {percent(made.accuracy)} of {pictures_of(made.held_out)} that were held out"
-    typer.echo(f"{out} knows {len(made.model.classes())} classes and {right}.")
-    typer.echo(f"Teach it more with: faverage teach {quoted(out)} NAME PHOTO...")
+    say(f"{out} knows {len(made.model.classes())} classes and {right}.")
+    say(f"Teach it more with: faverage teach {quoted(out)} NAME PHOTO...")
 
 
 def teach(
@@ -75,18 +86,22 @@ def teach(
     from faverage.app.model import Model
 
     known = Model.load(model, device=device)
-    given = {clean_name(name): open_all(photos)} if photos else sub_folders(Path(name))
+    given = {clean_name(name): open_each(files_of(photos))} if photos else sub_folders(Path(name))
     with waiting("teaching"):
         done = known.teach_many(given)
     for taught in done:
-        right = f"it recognises {round(taught.right * taught.count)} of {taught.count}"
-        typer.echo(f"Taught '{taught.name}' from {pictures_of(taught.count)}; {right}.")
+        right = f"it recognises {round(taught.right * taught.count)} of {taught.count}, each left out in turn"
+        say(f"Taught '{taught.name}' from {pictures_of(taught.count)}" + (f"; {right}." if taught.count > 1 else "."))
         if taught.count > 1 and taught.right < 0.5:
-            typer.echo(f"The pictures of '{taught.name}' are not alike to this model: more of them may help.")
+            say(f"The pictures of '{taught.name}' are not alike to this model: more of them may help.")
     if done[-1].confused:
         said = ", ".join(f"'{a}' taken for '{b}' {n}x" for a, b, n in done[-1].confused[:5])
-        typer.echo(f"Mistaken among the pictures it keeps: {said}.")
-    typer.echo(f"{model} now knows {len(known.classes())} classes. Take it back with: faverage undo {quoted(model)}")
+        say(f"Mistaken among the pictures it keeps: {said}.")
+    before, after = percent(done[0].before), percent(done[0].after)
+    say(f"Of the pictures it keeps of the classes it knew before, it recognised {before}, and now {after}.")
+    if done[0].worse:
+        say(f"Warning: that is clearly worse. Undo it with 'faverage undo {quoted(model)}', and try other pictures.")
+    say(f"{model} now knows {len(known.classes())} classes. Take it back with: faverage undo {quoted(model)}")
 
 
 def predict(
@@ -106,7 +121,7 @@ def predict(
     with Progress("looking at the pictures", len(files)) as bar:
         for start in range(0, len(files), _BATCH):
             part = files[start : start + _BATCH]
-            answers = known.predict([open_file(file) for file in part])
+            answers = known.predict(open_file(file) for file in part)
             found += zip(part, answers, strict=True)
             bar.advance(len(part))
     if as_json:
@@ -119,10 +134,10 @@ def predict(
             }
             for file, answer in found
         ]
-        typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        say(json.dumps(rows, indent=1, ensure_ascii=False))
         return
     for file, answer in found:
-        typer.echo(f"{file}: " + ", ".join(f"{name} {percent(p)}" for name, p in answer.top[:top]))
+        say(f"{file}: " + ", ".join(f"{name} {percent(p)}" for name, p in answer.top[:top]))
 
 
 def explain(model: ModelFolder) -> None:
@@ -132,13 +147,13 @@ def explain(model: ModelFolder) -> None:
 
     known = Model.load(model, device="cpu")
     rows = [(c.name, c.count, "base" if c.session == 0 else f"session {c.session}") for c in known.classes()]
-    typer.echo(f"**Classes**\n\n{Table(('class', 'pictures', 'learned in'), rows).to_markdown()}\n")
+    say(f"**Classes**\n\n{Table(('class', 'pictures', 'learned in'), rows).to_markdown()}\n")
     lines = [(line.get("when", ""), line.get("words", "")) for line in known.history()]
-    typer.echo(f"**History**\n\n{Table(('when', 'what'), lines).to_markdown()}\n")
+    say(f"**History**\n\n{Table(('when', 'what'), lines).to_markdown()}\n")
     try:
-        typer.echo(known.explain().to_markdown())
+        say(known.explain().to_markdown())
     except ModelError as error:
-        typer.echo(str(error)[:1].upper() + str(error)[1:] + ".")
+        say(str(error)[:1].upper() + str(error)[1:] + ".")
 
 
 def forget(model: ModelFolder, name: Annotated[str, typer.Argument(help="A taught class.")]) -> None:
@@ -148,14 +163,14 @@ def forget(model: ModelFolder, name: Annotated[str, typer.Argument(help="A taugh
     known = Model.load(model, device="cpu")
     with waiting("learning without it"):
         known.forget(name)
-    typer.echo(f"Forgot '{clean_name(name)}'. Take it back with: faverage undo {quoted(model)}")
+    say(f"Forgot '{clean_name(name)}'. Take it back with: faverage undo {quoted(model)}")
 
 
 def undo(model: ModelFolder) -> None:
     """Undo the last change of a model: a teaching or a forgetting."""
     from faverage.app.model import Model
 
-    typer.echo(f"Undone: {Model.load(model, device='cpu').undo()}.")
+    say(f"Undone: {Model.load(model, device='cpu').undo()}.")
 
 
 def export(
@@ -168,4 +183,4 @@ def export(
 
     known = Model.load(model, device="cpu")
     worst = export_learner(known, out)
-    typer.echo(f"Wrote {out}: images (n, {known.side}, {known.side}, 3) in, probabilities out; within {worst:.0e}.")
+    say(f"Wrote {out}: images (n, {known.side}, {known.side}, 3) in, probabilities out; within {worst:.0e}.")

@@ -11,9 +11,20 @@ from typing import Any, ParamSpec, TypeVar
 
 import typer
 
-from faverage.app.names import ModelError
+from faverage.app.names import ModelError, printable
 
-__all__ = ["files_of", "open_all", "open_file", "percent", "quoted", "stopped", "sub_folders", "told", "waiting"]
+__all__ = [
+    "files_of",
+    "open_each",
+    "open_file",
+    "percent",
+    "quoted",
+    "say",
+    "stopped",
+    "sub_folders",
+    "told",
+    "waiting",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,15 +40,21 @@ def told(command: Callable[P, R]) -> Callable[P, R]:
 
         try:
             return command(*args, **kwargs)
-        except ModelError:
+        except BrokenPipeError:  # who reads the output has seen enough
             raise
         except (DataError, ConfigError, ValueError, FloatingPointError, ImportError, MemoryError) as error:
-            raise ModelError(str(error) or "the memory ran out") from None
+            kind = type(error) if isinstance(error, ModelError) else ModelError
+            raise kind(printable(str(error)) or "the memory ran out") from None
         except OSError as error:
             where = f": {error.filename}" if error.filename is not None else ""
-            raise ModelError(f"{error.strerror or error}{where}") from None
+            raise ModelError(printable(f"{error.strerror or error}{where}")) from None
 
     return run
+
+
+def say(words: str) -> None:
+    """Print; what a name could do to the terminal is written out."""
+    typer.echo(printable(words))
 
 
 @contextmanager
@@ -100,28 +117,26 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 
 def open_file(file: Path) -> Any:
     """Return the picture in a file; ModelError names the file."""
-    from faverage.app.photos import open_picture
+    from faverage.app.photos import MAX_BYTES, open_picture
 
     try:
-        return open_picture(file.read_bytes())
+        with file.open("rb") as opened:
+            return open_picture(opened.read(MAX_BYTES + 1))
     except ModelError as error:
         raise ModelError(f"{file}: {error}") from None
 
 
-def open_all(paths: Sequence[Path]) -> list[Any]:
-    """Return the pictures in files and folders."""
+def open_each(files: Sequence[Path]) -> Iterator[Any]:
+    """Yield the pictures in files, one after the other: they may be large."""
     from faverage.data.progress import Progress
 
-    files = files_of(paths)
-    opened = []
     with Progress("opening the photos", len(files)) as bar:
         for file in files:
-            opened.append(open_file(file))
+            yield open_file(file)
             bar.advance(1)
-    return opened
 
 
-def sub_folders(folder: Path) -> dict[str, list[Any]]:
+def sub_folders(folder: Path) -> dict[str, Iterator[Any]]:
     """Return the photos of each class in a folder with one sub-folder a class."""
     from faverage.data.sources import class_folders
 
@@ -132,4 +147,4 @@ def sub_folders(folder: Path) -> dict[str, list[Any]]:
         raise ModelError(
             f"{folder} has no sub-folders: for one class, give its name first, as in: teach MODEL NAME {folder}"
         )
-    return {sub.name: open_all([sub]) for sub in found}
+    return {sub.name: open_each(files_of([sub])) for sub in found}

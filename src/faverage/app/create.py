@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from faverage.app.folder import Folder, State
+from faverage.app.folder import LARGEST_SIDE, Folder, State
 from faverage.app.names import ModelError, clean_name
 from faverage.app.parts import entry, light
 from faverage.app.photos import thumbnails
@@ -29,6 +29,8 @@ def write_model(
 ) -> None:
     """Write a learner to a folder that appears whole or not at all; the arguments are those of ``Model.create``."""
     _check_learner(learner)
+    if not 1 <= side <= LARGEST_SIDE:
+        raise ModelError(f"the side of the images must be a number from 1 to {LARGEST_SIDE}, got {side}")
     check_absent(target)
     small = {str(name): thumbnails(images) for name, images in pictures.items()}
     shown = {name: small.get(name, thumbnails([])) for name in learner.classes}
@@ -43,7 +45,7 @@ def write_model(
         files.write_state("000001", State(shots_of(learner), shown, light(learner)))
         made = entry("create", None, 0, f"made with {len(learner.classes)} classes")
         record = {"side": side, "version": 1, "base": counted, "classes": learner.classes, "states": ["000001"]}
-        files.write({**record, "history": [made]})
+        files.write({**record, "base_id": files.base_id(), "history": [made]})
         files.sync_all()
         try:
             files.path.rename(target)

@@ -10,12 +10,16 @@ JSON and safetensors are ever read.
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import re
 import shutil
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,16 +27,21 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
-from faverage.app.names import ModelError
-from faverage.fusion import Fuser, load_fuser
-from faverage.storage import read_tensors, replacing, write_tensors
+from faverage.app.names import BusyError, ModelError, check_stored
+from faverage.fscil.checks import check_array
+from faverage.fscil.files import read_fuser
+from faverage.fusion import Fuser
+from faverage.storage import read_json, read_tensors, replacing, write_tensors
 
-__all__ = ["FORMAT", "Folder", "State"]
+__all__ = ["FORMAT", "LARGEST_SIDE", "Folder", "State", "small_pictures"]
 
 FORMAT = 1
 KIND = "faverage model"
+LARGEST_SIDE = 4096  # of the squares that pictures are brought to
+LOCK_SECONDS = 30.0  # how long a change waits for the one before it
+_STATE = re.compile("[0-9]{6,12}")
+_LAST_VERSION = 10**12 - 2  # the state after it still has a name
 Array = NDArray[Any]
 
 
@@ -58,6 +67,7 @@ class Folder:
         self.path = Path(path)
         self.record = self.path / "model.json"
         self.base = self.path / "base"
+        self._turn = threading.Lock()
 
     def read(self) -> dict[str, Any]:
         """Return what model.json says; ModelError where it cannot be read, or a later version wrote it."""
@@ -67,28 +77,45 @@ class Folder:
                 f"no model in {self.path}: the folder {found}; make one with: faverage train IMAGES --out {self.path}"
             )
         try:
-            record = json.loads(self.record.read_text(encoding="utf-8"))
+            self._own(self.record, self.base, self.path / "states")
+            record = read_json(self.record)
         except FileNotFoundError:
             raise ModelError(f"{self.path} is no model: it has no file model.json; name another folder") from None
+        except ModelError:
+            raise
         except (OSError, ValueError) as error:
             raise ModelError(f"{self.record} cannot be read ({error}): restore it from a copy of the folder") from None
-        if not isinstance(record, dict) or record.get("kind") != KIND or not isinstance(record.get("format"), int):
+        if not isinstance(record, dict) or record.get("kind") != KIND or not _whole(record.get("format"), 1, 10**6):
             raise ModelError(f"{self.record} does not describe a model of faverage: name another folder")
         if record["format"] > FORMAT:
             raise ModelError(
                 f"{self.path} has format {record['format']}, written by faverage {record.get('faverage')}; this "
                 f"version reads formats up to {FORMAT}: upgrade faverage"
             )
-        states = record.get("states")
-        sound = isinstance(states, list) and states and all(re.fullmatch(r"\d{6,12}", str(name)) for name in states)
-        if not sound or not all(isinstance(record.get(key), int) for key in ("side", "version")):
-            raise ModelError(f"{self.record} is incomplete: restore it from a copy of the folder")
+        wrong = [key for key, check in _PARTS.items() if not check(record.get(key))]
+        if wrong:
+            raise ModelError(
+                f"{self.record} is incomplete, or was changed: '{wrong[0]}' is missing or is not what it must be; "
+                "restore it from a copy of the folder"
+            )
         return record
 
     def signature(self) -> tuple[int, int, int]:
-        """Return what changes whenever model.json is replaced."""
-        status = self.record.stat()
+        """Return what changes whenever model.json is replaced; zeros where there is none."""
+        try:
+            status = self.record.lstat()
+        except OSError:
+            return 0, 0, 0
         return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def base_id(self) -> str:
+        """Return a hash of the files of the base classes."""
+        digest = hashlib.sha256()
+        for file in sorted(self.base.glob("*.safetensors")):
+            self._own(file)
+            with file.open("rb") as opened:
+                digest.update(f"{file.name} {hashlib.file_digest(opened, 'sha256').hexdigest()}\n".encode())
+        return digest.hexdigest()
 
     def write(self, record: dict[str, Any]) -> None:
         """Replace model.json, then remove states that it does not name."""
@@ -110,79 +137,183 @@ class Folder:
         config = {"sessions": [list(session) for session in state.sessions], "fused": state.fuser is not None}
         arrays = {key: torch.from_numpy(np.ascontiguousarray(array)) for key, array in tensors.items()}
         shutil.rmtree(folder, ignore_errors=True)  # what a killed process left
-        with self._writing():
-            folder.mkdir(parents=True)
-            _sync(write_tensors(folder / "shots.safetensors", "taught", config, arrays))
-            if state.fuser is not None:
-                _sync(state.fuser.save(folder / "fuser.safetensors"))
-            for path in (folder, folder.parent, self.path):
-                _sync(path)
+        try:
+            with self._writing():
+                folder.mkdir(parents=True)
+                _sync(write_tensors(folder / "shots.safetensors", "taught", config, arrays))
+                if state.fuser is not None:
+                    _sync(state.fuser.save(folder / "fuser.safetensors"))
+                for path in (folder, folder.parent, self.path):
+                    _sync(path)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)  # a full disk needs the room
+            raise
 
-    def read_state(self, name: str) -> State:
-        """Read a state; ModelError where its files are missing or broken."""
+    def read_state(self, name: str, n_base: int) -> State:
+        """Read a state of a model with so many base classes; ModelError where its files are missing or broken."""
         folder = self._state(name)
         if not folder.is_dir():
             raise ModelError(
                 f"{self.record} names the state {name}, but the folder {folder} is missing: restore it from a copy"
             )
+        self._own(folder / "shots.safetensors", folder / "fuser.safetensors")
         try:
             config, tensors = read_tensors(folder / "shots.safetensors", "taught")
             numbers = iter(range(len(tensors)))
-            places = [{str(label): next(numbers) for label in session} for session in config["sessions"]]
-            sessions = [{label: tensors[f"shots.{i}"].numpy() for label, i in place.items()} for place in places]
-            pictures = {label: tensors[f"thumbnails.{i}"].numpy() for p in places for label, i in p.items()}
-            fuser = load_fuser(folder / "fuser.safetensors") if config["fused"] else None
-        except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+            places = [{check_stored(label): next(numbers) for label in session} for session in config["sessions"]]
+            labels = {label: i for place in places for label, i in place.items()}
+            if len(labels) < sum(len(session) for session in config["sessions"]):
+                raise ValueError("a class was taught twice")
+            # copies, since files are mapped into memory, and may be overwritten
+            shots = {label: tensors[f"shots.{i}"].numpy().copy() for label, i in labels.items()}
+            for label, x in shots.items():
+                check_array(f"what was taught of '{label}'", x, None, None)
+            pictures = {label: small_pictures(tensors[f"thumbnails.{i}"]) for label, i in labels.items()}
+            size = 1 + sum(map(bool, places)), n_base + len(labels)
+            fuser = read_fuser(folder / "fuser.safetensors", *size) if config["fused"] else None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration, RuntimeError) as error:
             raise ModelError(f"the state {folder} is broken ({error}): restore it from a copy of the folder") from None
-        return State(sessions, pictures, fuser)
+        return State([{label: shots[label] for label in place} for place in places], pictures, fuser)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from changing the model; they wait. Where the system has no flock, nobody waits."""
+        """Keep other threads and processes from changing the model; they wait, and are told when it takes too long.
+
+        Where the system has no flock, processes do not wait for each other.
+        """
+        deadline = time.monotonic() + LOCK_SECONDS
+        if not self._turn.acquire(timeout=LOCK_SECONDS):
+            raise self._busy()
+        handle = None
         try:
-            import fcntl
-        except ImportError:
+            handle = self._open_lock()
+            while handle is not None and not self._flock(handle):
+                if time.monotonic() >= deadline:
+                    raise self._busy()
+                time.sleep(0.02)
             yield
-            return
+        finally:
+            if handle is not None:
+                os.close(handle)
+            self._turn.release()
+
+    def _open_lock(self) -> int | None:
         try:
-            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+            import fcntl  # noqa: F401
+        except ImportError:
+            return None
+        lock = self.path / ".lock"
+        self._own(lock)
+        try:
+            return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         except OSError as error:
             raise ModelError(
                 f"{self.path} cannot be changed ({error.strerror}): make the folder writable, or copy it elsewhere"
             ) from None
+
+    def _flock(self, handle: int) -> bool:
+        """Take the lock; return whether nobody else has it."""
+        import fcntl
+
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EINTR:
+                return False
+            raise ModelError(f"{self.path} cannot be locked ({error.strerror}): copy it to another disk") from None
+        return True
+
+    def _busy(self) -> BusyError:
+        return BusyError(
+            f"{self.path} has been held by another change for {LOCK_SECONDS:g} s: try again in a moment; where that "
+            f"does not help, end the process that holds {self.path / '.lock'}"
+        )
 
     def sync_all(self) -> None:
         """Make sure that everything in the folder is on the disk."""
         for path in sorted(self.path.rglob("*"), reverse=True):
-            _sync(path)
+            if not path.is_symlink():
+                _sync(path)
         _sync(self.path)
+
+    def _own(self, *paths: Path) -> None:
+        """Raise ModelError where a part of the model is a link: whoever made the folder could lead us anywhere."""
+        for path in paths:
+            parts = path.relative_to(self.path).parts
+            for i in range(len(parts)):
+                part = self.path.joinpath(*parts[: i + 1])
+                if part.is_symlink():
+                    raise ModelError(f"{part} is a link, but a model holds all of its files itself: put a copy there")
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Say in words that something cannot be written; what was there before still counts."""
         try:
             yield
-        except (OSError, SafetensorError) as error:
-            reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+        except OSError as error:
+            reason = " ".join(str(error.strerror or error).split())
             raise ModelError(
                 f"{self.path} cannot be written ({reason}): the model is as it was; make room, or make it writable"
             ) from None
 
     def _state(self, name: str) -> Path:
-        return self.path / "states" / name
+        folder = self.path / "states" / name
+        self._own(folder)
+        return folder
 
     def _tidy(self, named: set[str]) -> None:
-        """Remove states that nothing refers to, and what killed processes left."""
-        for folder in (self.path / "states").iterdir():
-            if folder.name not in named:
-                shutil.rmtree(folder, ignore_errors=True)
-        for partial in self.path.glob(".model.json.*.partial"):
-            partial.unlink(missing_ok=True)
+        """Remove states that nothing refers to, and what killed processes left; nothing that is not ours."""
+        states = self.path / "states"
+        self._own(states)
+        with suppress(OSError):  # the change is made
+            for folder in states.iterdir():
+                if _STATE.fullmatch(folder.name) and folder.name not in named:
+                    shutil.rmtree(folder, ignore_errors=True)  # never follows a link
+            for partial in self.path.glob(".model.json.*.partial"):
+                partial.unlink(missing_ok=True)
+
+
+def small_pictures(tensor: torch.Tensor) -> Array:
+    """Return the thumbnails of a class, uint8 ``(at most 5, 64, 64, 3)``; ValueError where a file holds others."""
+    pixels: Array = tensor.numpy().copy()
+    if pixels.dtype != np.uint8 or pixels.shape[1:] != (64, 64, 3) or len(pixels) > 5:
+        raise ValueError(f"thumbnails must be uint8 of shape (up to 5, 64, 64, 3), got {pixels.dtype} {pixels.shape}")
+    return pixels
+
+
+def _whole(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _counted(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str) and _whole(value.get("count"), 0, 10**12)
+
+
+def _line(value: Any) -> bool:
+    texts = isinstance(value, dict) and all(
+        _text(value.get(key)) for key in ("when", "what", "class", "words", "state")
+    )
+    return texts and _whole(value.get("pictures") or 0, 0, 10**12)
+
+
+def _named(value: Any) -> bool:
+    return isinstance(value, str) and _STATE.fullmatch(value) is not None
+
+
+_PARTS = {  # what model.json must say; what it may say beside that is kept
+    "side": lambda value: _whole(value, 1, LARGEST_SIDE),
+    "version": lambda value: _whole(value, 1, _LAST_VERSION),
+    "states": lambda value: isinstance(value, list) and bool(value) and all(map(_named, value)),
+    "base": lambda value: value is None or (isinstance(value, list) and all(map(_counted, value))),
+    "history": lambda value: value is None or (isinstance(value, list) and all(map(_line, value))),
+    "base_id": _text,
+}
 
 
 def _sync(path: Path) -> None:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import copy
+import unicodedata
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from faverage.app.names import pictures_of
+from faverage.app.folder import Folder, small_pictures
+from faverage.app.names import ModelError, check_stored, pictures_of
+from faverage.app.photos import png
 from faverage.fscil import FewShotLearner
+from faverage.fscil.checks import check_array
+from faverage.fscil.relearn import base_of
+from faverage.storage import read_tensors
+from faverage.vision import Eyes
 
-__all__ = ["ClassInfo", "Now", "Taught"]
+__all__ = ["Base", "ClassInfo", "Now", "Taught", "load_base"]
 
 Array = NDArray[Any]
 
@@ -43,25 +51,92 @@ class Taught:
     Attributes:
         name: of the class.
         count: pictures that it is now learned from.
-        right: share of them that the model recognises, each compared with the others where there are two or more.
+        right: share of them that the model recognises, each left out in turn and compared with the others; a single
+            one cannot be left out.
         confused: (class, answer, how often) among all taught pictures and the held-out ones of base classes.
+        before: share of right answers to these pictures of the classes that were known before, before the change.
+        after: the same after it.
+        worse: whether those classes lost more than chance explains, see ``faverage.app.why.compared``.
     """
 
     name: str
     count: int
     right: float
     confused: tuple[tuple[str, str, int], ...]
+    before: float
+    after: float
+    worse: bool
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a model was made with.
+
+    Attributes:
+        id: hash of its files.
+        learner: of the base classes alone, with eyes on the device.
+        counts: number of pictures of each class.
+        shown: their thumbnails.
+    """
+
+    id: str
+    learner: FewShotLearner
+    counts: dict[str, int]
+    shown: dict[str, tuple[bytes, ...]]
+
+    def look(self, squares: Array) -> Array:
+        """Return the features of squares, uint8 ``(n, side, side, 3)``."""
+        assert self.learner.backbone is not None
+        features: Array = self.learner.backbone(squares)
+        return features
 
 
 @dataclass(frozen=True)
 class Now:
     """A model between two changes: nothing in it is ever changed."""
 
+    base: Base
     record: dict[str, Any]
     signature: tuple[int, int, int]
     learner: FewShotLearner
     thumbnails: dict[str, Array]
     classes: tuple[ClassInfo, ...]
+
+    @property
+    def side(self) -> int:
+        """Side of the squares that pictures are brought to."""
+        return int(self.record["side"])
+
+
+def load_base(files: Folder, record: dict[str, Any], device: str) -> Base:
+    """Read what a model was made with; ModelError where it is broken, or is not what the record belongs to."""
+    try:
+        learner = base_of(FewShotLearner.load(files.base, device=device))
+        learner.classes = [check_stored(label) for label in learner.classes]
+        learner.backbone = Eyes(learner.backbone.model, device)  # type: ignore[union-attr]
+        _, tensors = read_tensors(files.base / "thumbnails.safetensors", "thumbnails")
+        pictures = [small_pictures(tensors[str(i)]) if str(i) in tensors else () for i in range(len(learner.classes))]
+        shown = {c: tuple(map(png, pixels)) for c, pixels in zip(learner.classes, pictures, strict=True)}
+        counts = {b["name"]: b["count"] for b in record.get("base") or []}
+        base = Base(files.base_id(), learner, counts, shown)
+        noise = np.random.default_rng(0).integers(0, 256, (1, record["side"], record["side"], 3), dtype=np.uint8)
+        check_array("what the network makes of noise", base.look(noise), 1, learner.prototypes.shape[1])
+    except ModelError:
+        raise
+    except (OSError, ValueError, AttributeError, LookupError, TypeError, RuntimeError, MemoryError) as error:
+        raise ModelError(
+            f"the base classes in {files.base} cannot be read ({error}): restore the folder from a copy"
+        ) from None
+    if record.get("base_id") not in (None, base.id):
+        raise ModelError(
+            f"the base classes in {files.base} are not those of model.json: restore the folder from a copy"
+        )
+    return base
+
+
+def spelled(name: str, classes: list[str]) -> str:
+    """Return a clean name as the model has it, which may be in decomposed characters."""
+    return next((c for c in classes if unicodedata.normalize("NFC", c) == name), name)
 
 
 def merged(sessions: list[dict[str, Array]]) -> list[dict[str, Array]]:

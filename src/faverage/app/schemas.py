@@ -150,9 +150,12 @@ class Learned(BaseModel):
     model_config = _example(name="star", count=5, right=1.0, confused=[{"true": "4", "answered": "star", "times": 1}])
     name: str
     count: int = Field(description="Pictures of the class that the model now has.")
-    right: float = Field(description="Share of the given pictures that the model recognises.")
+    right: float = Field(description="Share of its pictures that the model recognises, each left out in turn.")
     confused: list[Confusion]
     version: int = 0
+    before: float | None = Field(None, description="Right answers to kept pictures of the classes known before, then.")
+    after: float | None = Field(None, description="The same now.")
+    worse: bool = Field(False, description="Whether these classes lost more than chance explains.")
 
 
 class Forgotten(BaseModel):

@@ -206,8 +206,9 @@ def _model(folder: Path | None, say: Callable[[str], None]) -> Model:
     if folder is not None:
         return Model.load(folder)
     from faverage.app.demo import digits_model
+    from faverage.storage import cache_folder
 
-    folder = Path(os.environ.get("FAVERAGE_CACHE") or "~/.cache/faverage").expanduser() / "digits-model"
+    folder = cache_folder() / "digits-model"
     if not folder.exists():
         say(f"No model was named: making one that knows digits, in {folder} (once, a few seconds)")
     return digits_model(folder, progress=True)

@@ -192,8 +192,9 @@ def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -
             taught = await _changed(workers, model.teach, name, images)
         confused = [schemas.Confusion(true=a, answered=b, times=n) for a, b, n in taught.confused]
         version = await workers.read(getattr, model, "version")
+        check = {"before": taught.before, "after": taught.after, "worse": taught.worse}
         return schemas.Learned(
-            name=taught.name, count=taught.count, right=taught.right, confused=confused, version=version
+            name=taught.name, count=taught.count, right=taught.right, confused=confused, version=version, **check
         )
 
     @app.post("/api/forget", responses=_errors(404, 409, 413, 422), summary="Forget a class that was taught")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +17,11 @@ from faverage.fscil import FewShotLearner
 from faverage.fscil.memory import means_of_others
 from faverage.network import AFA
 
-__all__ = ["Answer", "answers", "confusions"]
+__all__ = ["Answer", "answered", "answers", "compared", "confusions"]
 
 Array = NDArray[Any]
+
+CLEAR_LOSS = 0.05
 
 
 @dataclass(frozen=True)
@@ -73,18 +77,48 @@ def _means(learner: FewShotLearner, scores: Array, best: Array) -> tuple[list[st
     return [mean.name for mean in network.means], shares
 
 
-def confusions(learner: FewShotLearner) -> tuple[dict[str, float], tuple[tuple[str, str, int], ...]]:
-    """Ask the learner about everything that it keeps: all taught pictures and the held-out ones of base classes.
+def answered(learner: FewShotLearner) -> dict[str, Array]:
+    """Return for each class what the learner answers to the pictures that it keeps of it, ``(n,)``.
 
-    A taught picture is compared with the mean of the other pictures of its class, where there are others.
-
-    Returns:
-        The share of right answers for each taught class, and (class, answer, how often), the most frequent first.
+    These are the held-out pictures of base classes and all taught ones. A taught picture is left out: it is compared
+    with the mean of the other pictures of its class, where there are others.
     """
     memory = learner.memory
     features, truth = memory.examples()
     own = np.concatenate([np.full_like(memory.base, np.nan), *map(means_of_others, memory.shots.values())])
-    said = learner.fuse(learner.scores_of(features, own=(truth, own))).argmax(1)
-    right = {learner.classes[c]: float((said[truth == c] == c).mean()) for c in memory.shots}
-    wrong = Counter((learner.classes[t], learner.classes[s]) for t, s in zip(truth, said, strict=True) if t != s)
-    return right, tuple((t, s, n) for (t, s), n in wrong.most_common())
+    said = np.array(learner.classes, dtype=object)[
+        learner.fuse(learner.scores_of(features, own=(truth, own))).argmax(1)
+    ]
+    return {label: said[truth == c] for c, label in enumerate(learner.classes)}
+
+
+def confusions(said: Mapping[str, Array]) -> tuple[dict[str, float], tuple[tuple[str, str, int], ...]]:
+    """Return the share of right answers for each class, and (class, answer, how often), the most frequent first.
+
+    Args:
+        said: what ``answered`` returned.
+    """
+    right = {label: float((found == label).mean()) for label, found in said.items() if len(found)}
+    wrong = Counter((label, other) for label, found in said.items() for other in found if other != label)
+    return right, tuple((label, other, n) for (label, other), n in wrong.most_common())
+
+
+def compared(before: Mapping[str, Array], after: Mapping[str, Array]) -> tuple[float, float, bool]:
+    """Return the share of right answers before a change and after it, and whether that is clearly worse.
+
+    It is where the share falls by more than 5 points, and where more answers became wrong than right: by more than
+    twice the square root of their number, which is how far chance goes.
+
+    Args:
+        before: what ``answered`` returned.
+        after: likewise; pictures that were added follow those that were there.
+
+    >>> names = np.array(["a"] * 8 + ["b"] * 2, dtype=object)
+    >>> compared({"a": names}, {"a": names[::-1]}), compared({"a": names}, {"a": names[2:] == "c"})
+    ((0.8, 0.8, False), (0.8, 0.0, True))
+    """
+    was = np.concatenate([found == label for label, found in before.items()])
+    now = np.concatenate([after[label][: len(found)] == label for label, found in before.items()])
+    lost, gained = int((was & ~now).sum()), int((now & ~was).sum())
+    worse = was.mean() - now.mean() > CLEAR_LOSS and lost - gained > 2 * math.sqrt(lost + gained)
+    return float(was.mean()), float(now.mean()), bool(worse)

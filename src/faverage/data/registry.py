@@ -118,7 +118,7 @@ def load_benchmark(
         root: Folder of the data, or a folder above it; default ``$FAVERAGE_DATA``.
         seed: Seed of every draw. Official lists, where they exist, do not depend on it: see ``draw_shots``.
         shots: Training images of each new class. Another number than that of the official lists is drawn.
-        cache: Folder of the decoded images; default ``$FAVERAGE_CACHE``, else ``~/.cache/faverage``.
+        cache: Folder of the decoded images; default ``$FAVERAGE_CACHE``, else the user's cache.
         workers: Threads that decode.
         progress: Show a progress bar where decoding takes more than two seconds.
         size: Image size in pixels; default the benchmark's own.

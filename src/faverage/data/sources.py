@@ -76,7 +76,11 @@ def image_files(folder: Path) -> Iterator[Path]:
 
 def class_folders(folder: Path) -> list[Path]:
     """Sub-folders in the order of their names; hidden ones are left out."""
-    return sorted(sub for sub in folder.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+    found = sorted(sub for sub in folder.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+    for sub in found:
+        if sub.is_symlink() and folder.resolve().is_relative_to(sub.resolve()):
+            raise DataError(f"{shown(str(sub))} is a link to a folder that contains it: remove the link")
+    return found
 
 
 def class_items(folder: Path, *, limit: int | None = None, test: Path | None = None) -> tuple[list[str], list[Item]]:

@@ -31,7 +31,7 @@ from faverage.data.benchmark import DataError, Indices, shown
 from faverage.data.decode import decode
 from faverage.data.progress import Progress
 from faverage.data.sources import Item, check_absent
-from faverage.storage import read_json, replacing
+from faverage.storage import cache_folder, read_json, replacing
 
 __all__ = ["open_store"]
 
@@ -59,7 +59,7 @@ def open_store(
         name: The benchmark, for messages and the folder's name.
         items: The images.
         side: Side of the stored squares.
-        cache: Folder of all stores; default ``$FAVERAGE_CACHE``, else ``~/.cache/faverage``.
+        cache: Folder of all stores; default ``faverage.storage.cache_folder()``.
         workers: Threads that decode; default one a core, at most 16. The result does not depend on it.
         progress: Show a bar with the time left where decoding takes more than two seconds.
 
@@ -72,7 +72,7 @@ def open_store(
     absent = [item.name for item in items if not facts[item.file]]
     check_absent(name, absent, len(items))
     key = _key(items, side, facts)
-    folder = cache_folder(cache) / f"{name}-{key[:16]}"
+    folder = (Path(cache).expanduser() if cache else cache_folder()) / f"{name}-{key[:16]}"
     opened = _open(folder, key, side)
     if opened is None:
         threads = workers or min(16, os.cpu_count() or 1)
@@ -84,11 +84,6 @@ def open_store(
     lost = {position for position, _ in reasons}
     kept = np.array([i for i in range(len(items)) if i not in lost], dtype=np.int64)
     return images, kept, [(items[i].name, reason) for i, reason in reasons]
-
-
-def cache_folder(cache: str | Path | None) -> Path:
-    """The folder of all stores: what is given, else ``$FAVERAGE_CACHE``, else ``~/.cache/faverage``."""
-    return Path(cache or os.environ.get("FAVERAGE_CACHE") or "~/.cache/faverage").expanduser()
 
 
 def _fact(path: Path) -> str:

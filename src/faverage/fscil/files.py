@@ -9,17 +9,19 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from faverage.fscil.checks import check_labels, check_whole
 from faverage.fscil.heads import CosineHead, LinearHead, PrototypeHead
 from faverage.fscil.images import ImageBackbone
 from faverage.fscil.learner import FewShotLearner
 from faverage.fscil.memory import Memory
-from faverage.fusion import Fuser, load_fuser
+from faverage.fusion import Fuser, get_fuser, load_fuser
 from faverage.storage import read_tensors, write_tensors
 
 OPTIONS = (
@@ -99,15 +101,16 @@ def save_learner(learner: FewShotLearner, folder: Path) -> Path:
 
 
 def load_learner(folder: Path, backbone: Callable[[Any], Any] | None, device: str) -> FewShotLearner:
-    """Read what ``save_learner`` wrote."""
+    """Read what ``save_learner`` wrote; ValueError where it is not whole, or its parts do not fit each other."""
     config, tensors = read_tensors(folder / "learner.safetensors", "learner")
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     if config.get("backbone") == "given" and backbone is None:
         raise ValueError(
             f"the learner in {folder} was saved without its backbone, a module or a function: give it again with "
             "FewShotLearner.load(folder, backbone)"
         )
     try:
+        arrays = {name: tensor.numpy().copy() for name, tensor in tensors.items()}  # the file may be replaced meanwhile
+        check_labels(config["classes"], config["sessions"])
         learner = FewShotLearner(config["backbone_name"] or backbone, device=device, **config["options"])
         if config["backbone"] == "saved" and backbone is None:
             from faverage.vision import BaseModel
@@ -127,8 +130,35 @@ def load_learner(folder: Path, backbone: Callable[[Any], Any] | None, device: st
         )
         weight, scale = arrays["weight"], config.get("scale")
         learner.heads = [LinearHead(weight, arrays["bias"]) if scale is None else CosineHead(weight, scale)]
-        learner.heads += [PrototypeHead(learner.prototypes[a:b], learner.tau, a) for a, b in config["heads"]]
-    except (KeyError, TypeError, ValueError) as error:
+        heads = [[a if learner.scope == "session" else 0, b] for a, b in pairwise(ends)]
+        if config["heads"] != heads:
+            raise ValueError(f"the heads {str(config['heads'])[:60]} do not belong to its sessions")
+        learner.heads += [PrototypeHead(learner.prototypes[a:b], learner.tau, a) for a, b in heads]
+        if config["fused"]:
+            learner.fitted = read_fuser(folder / "fuser.safetensors", len(learner.heads), len(learner.classes))
+        check_whole(learner)
+    except OSError:
+        raise
+    except Exception as error:  # there is no end to what a file can hold
         raise ValueError(f"{folder} does not hold a learner of this version: {error}") from None
-    learner.fitted = load_fuser(folder / "fuser.safetensors") if config["fused"] else None
     return learner
+
+
+def read_fuser(path: Path, n_models: int, n_classes: int) -> Fuser:
+    """Read a fuser; ValueError unless it is one of so many models and classes, with finite weights."""
+    try:
+        config, tensors = read_tensors(path, "fuser")
+        size = [n_models, n_classes]
+        if config["size"] not in (size, [0, 0]) or config["fitted"] not in (size, None):
+            raise ValueError(f"it fuses {config['size']} models and classes, expected {size}")
+        learned = {name: tensor for name, tensor in tensors.items() if name.startswith("state.")}
+        if not all(bool(tensor.isfinite().all()) for tensor in learned.values()):
+            raise ValueError("its weights are not finite")
+        fuser = get_fuser(config["name"], **config["options"])
+        if (getattr(fuser, "width", None) or 0) ** 2 > sum(tensor.numel() for tensor in tensors.values()):
+            raise ValueError("its network is larger than the file")
+        return load_fuser(path)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} does not describe a fuser of this version: {error}") from None

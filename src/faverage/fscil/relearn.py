@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from faverage.fscil.checks import check_array, check_whole
 from faverage.fusion import Fuser
 
 if TYPE_CHECKING:
     from faverage.fscil.learner import FewShotLearner
 
-__all__ = ["relearn", "shots_of"]
+__all__ = ["relearn", "restored", "shots_of"]
 
 Array = NDArray[Any]
 Shots = Mapping[Any, Array]  # label -> features of its shots (n, d)
@@ -55,6 +56,17 @@ def relearn(learner: FewShotLearner, sessions: Sequence[Shots], *, fitted: Fuser
             new.fitted = new._fit_fuser()
     if sessions and fitted is not None:
         new.fitted = fitted
+    return new
+
+
+def restored(learner: FewShotLearner, sessions: Sequence[Shots], fitted: Fuser | None) -> FewShotLearner:
+    """Return what ``relearn`` does, of sessions and a fuser that were read from files; ValueError unless they fit."""
+    for label, shots in ((label, shots) for session in sessions for label, shots in session.items()):
+        check_array(f"the shots of {label!r}", shots, None, learner.prototypes.shape[1])
+        if label in learner.sessions[0]:
+            raise ValueError(f"class {label!r} is a base class, and was taught")
+    new = relearn(learner, sessions, fitted=fitted)
+    check_whole(new)
     return new
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,6 +19,7 @@ from faverage.vision.trainable import Trainable
 __all__ = ["BaseModel", "Head"]
 
 HeadName = Literal["linear", "cosine"]
+LARGEST_SIDE = 4096  # of images
 
 
 class Head(nn.Module):
@@ -103,24 +105,62 @@ class BaseModel:
         """Read what ``save`` wrote."""
         about, tensors = read_tensors(path, "BaseModel")
         try:
-            backbone = get_backbone(**about["backbone"]).eval()
             head = {name: tensors.pop(f"head.{name}", None) for name in ("weight", "bias")}
-            backbone.load_state_dict({name.removeprefix("backbone."): tensor for name, tensor in tensors.items()})
+            weights = {name.removeprefix("backbone."): tensor for name, tensor in tensors.items()}
+            backbone = _filled(about["backbone"], weights)
             if head["weight"] is None:
                 raise KeyError("head.weight")
-            return cls(
+            model = cls(
                 backbone,
                 about["head"],
-                head["weight"],
-                head["bias"],
+                head["weight"].clone(),  # the file may be replaced meanwhile
+                None if head["bias"] is None else head["bias"].clone(),
                 about["scale"],
                 Evaluate(**about["transform"]),
-                about["history"],
-                about["images_per_second"],
-                about["config"],
+                dict(about["history"]),
+                float(about["images_per_second"]),
+                dict(about["config"]),
             )
-        except (TypeError, RuntimeError, KeyError) as error:
+            _check(model)
+        except Exception as error:  # there is no end to what a file can hold
             raise ValueError(f"{path} does not describe a base model: {error}") from None
+        return model
+
+
+def _filled(described: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
+    """Return a backbone with these weights; ValueError unless they are finite and have its shapes."""
+    with torch.device("meta"):  # nothing is made that is larger than the file
+        backbone = get_backbone(**described)
+    wanted = backbone.state_dict()
+    for name, tensor in wanted.items():
+        found = weights.get(name)
+        if found is None or (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+            raise ValueError(f"the weight {name} is missing, or has another shape or type than the backbone needs")
+        if not bool(found.isfinite().all()) or (name.endswith("running_var") and bool((found < 0).any())):
+            raise ValueError(f"the weight {name} has numbers that cannot be")
+    backbone.to_empty(device="cpu").load_state_dict(weights)
+    return backbone.eval()
+
+
+def _check(model: BaseModel) -> None:
+    """Raise ValueError unless head and transform can work behind and before the backbone."""
+    weight, bias = model.head_weight, model.head_bias
+    if weight.ndim != 2 or not len(weight) or weight.shape[1] != model.backbone.dimension:
+        raise ValueError(f"the head has shape {tuple(weight.shape)}, expected (n, {model.backbone.dimension})")
+    if model.head not in ("linear", "cosine") or (model.head == "linear") != (bias is not None):
+        raise ValueError(f"the head is {model.head!r}, expected 'linear' with a bias or 'cosine' without")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"the bias of the head has shape {tuple(bias.shape)}, expected {tuple(weight.shape[:1])}")
+    if not all(t.is_floating_point() and bool(t.isfinite().all()) for t in (weight, bias) if t is not None):
+        raise ValueError("the head has numbers that are not finite")
+    if model.head == "cosine" and not 0 < (model.scale or 0) < float("inf"):
+        raise ValueError(f"the scale of the head must be a finite number > 0, got {model.scale!r}")
+    transform = model.transform
+    sizes = (transform.size, transform.size if transform.resize is None else transform.resize)
+    if not all(type(side) is int and side <= LARGEST_SIDE for side in sizes):
+        raise ValueError(f"images must have up to {LARGEST_SIDE} pixels a side, got {sizes}")
+    if not all(bool(t.isfinite().all()) for t in (transform.mean, transform.std)):
+        raise ValueError("the mean and std of the images must be finite")
 
 
 class Network(Trainable):

@@ -480,9 +480,11 @@ async function teach(event) {
   }
 }
 
-function showLearned({ name, count, right, confused }) {
+function showLearned({ name, count, right, confused, before, after, worse }) {
   const place = $("#learned"), own = confused.filter((c) => c.true === name || c.answered === name);
-  const first = `It now knows ${quoted(name)}. Check: it recognises ${Math.round(right * count)} of ${plural(count, "picture")}.`;
+  const check = count > 1 ? ` Check: it recognises ${Math.round(right * count)} of ${plural(count, "picture")}, each left out in turn.` : "";
+  const loss = worse ? ` But it now recognises ${percent(after)} of the other classes' kept pictures, and ${percent(before)} before: consider undoing this.` : "";
+  const first = `It now knows ${quoted(name)}.${check}${loss}`;
   place.replaceChildren(make("p", { textContent: first }));
   if (own.length) {
     const line = (c) => make("li", { textContent: `${quoted(c.true)} taken for ${quoted(c.answered)}, ${c.times === 1 ? "once" : `${c.times} times`}` });
