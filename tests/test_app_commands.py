@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 from faverage.app.demo import digits_model, draw
 from faverage.app.model import Model
 from faverage.cli import app
+from faverage.storage import cache_folder
 from helpers_model import NAMES, data_of, folder_fixture, made_fixture, pictures  # noqa: F401
 from helpers_run import own_cache  # noqa: F401
 
@@ -188,6 +191,16 @@ def triangle(rng: np.random.Generator) -> Image.Image:
     return image
 
 
+def test_teach_says_what_was_left_out_and_what_it_costs(folder: Path, tmp_path: Path) -> None:
+    said = call("teach", folder, "cross", save(tmp_path / "cross", "cross")).stdout
+    assert " of 5, each left out in turn." in said and "it recognised 100 %, and now " in said
+    assert "clearly worse" not in said
+    said = call("teach", folder, "twin", save(tmp_path / "twin", "square", 20)).stdout
+    assert f"Warning: that is clearly worse. Undo it with 'faverage undo {folder}'" in said
+    said = call("teach", folder, "one", save(tmp_path / "one", "stripes 1", 1)).stdout
+    assert "Taught 'one' from 1 picture.\n" in said  # nothing can be left out
+
+
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 
@@ -244,3 +257,67 @@ def test_others_refuse_in_words(folder: Path, tmp_path: Path) -> None:
     (folder / "model.json").write_text('{"kind"')
     for command in (("undo",), ("explain",), ("forget", "x"), ("predict", tmp_path)):
         assert "model.json cannot be read" in refused(command[0], folder, *command[1:])
+
+
+def test_links_that_go_round_are_refused_in_words(folder: Path, tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", 2)
+    (root / "bar" / "again").symlink_to(root)  # below a class, links are not followed
+    assert len(call("predict", folder, root / "bar").stdout.splitlines()) == 2
+    (root / "up").symlink_to(tmp_path)
+    for command in (("train", root, "--out", tmp_path / "m"), ("teach", folder, root)):
+        assert "photos/up is a link to a folder that contains it: remove the link" in refused(*command)
+    (root / "up").unlink()
+    (root / "bar" / "self.png").symlink_to(root / "bar" / "self.png")
+    for command in (("teach", folder, "new", root / "bar"), ("predict", folder, root)):
+        assert "Too many levels of symbolic links" in refused(*command)
+    (tmp_path / "self").symlink_to(tmp_path / "self")
+    assert "does not exist" in refused("predict", tmp_path / "self", root)
+
+
+def test_names_cannot_steer_the_terminal(folder: Path, tmp_path: Path) -> None:
+    odd = os.fsdecode(b"\x1b[31m\xff")
+    place = save(tmp_path / odd, "cross", 1)
+    for output in (call("predict", folder, place).stdout, refused("predict", folder, tmp_path / odd / "none")):
+        assert r"\u001b[31m\udcff" in output and "\x1b" not in output
+    rows = json.loads(call("predict", folder, place, "--json").stdout)
+    assert rows[0]["image"] == str(place / "0.png")
+    file = folder / "model.json"
+    record = json.loads(file.read_text())
+    record["history"][0]["words"] = "made \x1b]0;title\x07 \x9b2J"
+    file.write_text(json.dumps(record))
+    said = call("explain", folder).stdout
+    assert r"made \u001b]0;title\u0007 \u009b2J" in said
+
+
+def test_a_device_that_is_not_there_is_not_the_folders_fault(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    said = refused("predict", folder, folder, "--device", "cuda")
+    assert "torch sees no GPU here" in said and "--device cpu" in said and "restore" not in said
+
+
+def test_who_reads_the_output_may_leave(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: Any, **__: Any) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("typer.echo", gone)
+    result = call("explain", folder, code=1)
+    assert result.output == ""
+
+
+def test_a_huge_file_is_not_read_whole(folder: Path, tmp_path: Path) -> None:
+    with (tmp_path / "huge.png").open("wb") as file:
+        file.truncate(1 << 40)
+    assert "huge.png: the file has 25.0 MB: at most 25 MB" in refused("predict", folder, tmp_path / "huge.png")
+
+
+def test_the_cache_is_where_the_user_keeps_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for own, shared, expected in (
+        ("", "", tmp_path / ".cache" / "faverage"),
+        ("", "relative", tmp_path / ".cache" / "faverage"),
+        ("", str(tmp_path / "x"), tmp_path / "x" / "faverage"),
+        ("~/own", str(tmp_path / "x"), tmp_path / "own"),
+    ):
+        monkeypatch.setenv("FAVERAGE_CACHE", own)
+        monkeypatch.setenv("XDG_CACHE_HOME", shared)
+        assert cache_folder() == expected

@@ -5,22 +5,40 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import shutil
 import struct
 import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from faverage.app.folder import Folder
 from faverage.app.model import Model, ModelError, open_picture
+from faverage.app.names import BusyError
 from faverage.fscil import FewShotLearner
-from helpers_model import data_of, folder_fixture, learner_of_shapes, made_fixture, model_fixture, pictures  # noqa: F401
+from faverage.storage import read_tensors, write_tensors
+from helpers_model import (  # noqa: F401
+    data_of,
+    folder_fixture,
+    learner_of_shapes,
+    made_fixture,
+    model_fixture,
+    mutated,
+    pictures,
+)
 
 HERE = Path(__file__).parent
+
+
+def record(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "model.json").read_text())
+    return found
 
 
 def python(*arguments: object) -> subprocess.Popen[str]:
@@ -33,13 +51,20 @@ def python(*arguments: object) -> subprocess.Popen[str]:
 # Writers --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_killed_fifty_times_while_teaching_the_model_is_the_old_or_the_new_one(folder: Path) -> None:
-    process = python(HERE / "kill_teacher.py", folder, 50)
-    out, errors = process.communicate(timeout=180)
+def campaign(kind: str, count: int, folder: Path) -> dict[str, Any]:
+    """Run one of folder_campaigns, which says what must hold; FAVERAGE_CAMPAIGN gives a longer one."""
+    times = int(os.environ.get("FAVERAGE_CAMPAIGN", count))
+    process = python(HERE / "folder_campaigns.py", kind, times, 0, folder)
+    out, errors = process.communicate(timeout=180 + 3 * times)
     assert process.returncode == 0, errors[-2000:] + out
-    assert out.startswith("50 kills")
-    print(out)
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_killed_while_it_teaches_forgets_and_undoes_the_model_is_the_old_or_the_new_one(folder: Path) -> None:
+    found = campaign("kill", 30, folder)
+    assert found["kills"] >= 30 and found["in the middle"] > 0
     model = Model.load(folder, device="cpu")
     model.teach("after", pictures("cross", 1))
     left = {p.name for p in (folder / "states").iterdir()}
@@ -47,23 +72,25 @@ def test_killed_fifty_times_while_teaching_the_model_is_the_old_or_the_new_one(f
     assert not list(folder.glob(".model.json.*"))
 
 
-def test_two_processes_that_teach_at_once_wait_for_each_other(folder: Path) -> None:
-    code = """if True:
-        import sys, torch
-        from faverage.app.model import Model
-        from helpers_model import pictures
-        torch.set_num_threads(1)
-        model = Model.load(sys.argv[1], device="cpu")
-        for i in range(4):
-            model.teach(f"{sys.argv[2]}{i}", pictures(f"stripes {i}", 2))
-    """
-    both = [python("-c", code, folder, name) for name in "ab"]
-    for process in both:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_files_that_cannot_grow_leave_the_old_state(folder: Path) -> None:
+    found = campaign("limit", 12, folder)
+    assert sum(found["refused"].values()) + found["changes made"] >= 12 and found["refused"]
+    assert {p.name for p in (folder / "states").iterdir()} == set(record(folder)["states"])
+
+
+def test_a_disk_without_room_says_so(folder: Path) -> None:
+    found = campaign("full", 6, folder)
+    if "skipped" in found:
+        pytest.skip(found["skipped"])
+    assert all("No space left" in words for words in found["refused"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_two_processes_that_change_a_model_at_once_wait_for_each_other(folder: Path) -> None:
+    found = campaign("race", 6, folder)
     model = Model.load(folder, device="cpu")
-    assert sorted(c.name for c in model.classes()[3:]) == [f"{n}{i}" for n in "ab" for i in range(4)]
-    assert model.version == 9 and len(model.history()) == 9
+    assert found["changes"] + found["refused"] >= 12 and len(model.history()) == model.version == found["changes"] + 1
 
 
 def test_a_writer_that_fails_leaves_the_model_as_it_was(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +118,158 @@ def test_a_folder_that_must_not_be_changed_can_be_asked(folder: Path) -> None:
 def test_a_folder_that_is_taken_away_does_not_stop_readers(model: Model) -> None:
     shutil.rmtree(model.folder)
     assert len(model.predict(pictures("cross", 1))) == 1 and model.version == 1
+
+
+def test_a_lock_that_is_held_is_said_in_words(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faverage.app.folder.LOCK_SECONDS", 0.05)
+    with Folder(model.folder).locked(), pytest.raises(BusyError, match=r"try again in a moment; .* end the process"):
+        model.undo()  # as another process would: the lock is one of the file
+    with model._files.locked(), pytest.raises(BusyError, match="held by another change"):
+        model.teach("cross", pictures("cross", 1))  # another thread of this process
+    assert model.teach("cross", pictures("cross", 1)).count == 1
+
+
+def test_a_model_that_was_made_anew_in_its_place_is_read_whole(model: Model, tmp_path: Path) -> None:
+    images = np.stack([np.asarray(p) for kind in ("cross", "stripes 1") for p in pictures(kind, 12)])
+    learner = FewShotLearner("tiny", training={"epochs": 1, "device": "cpu"}, device="cpu")
+    other = Model.create(tmp_path / "other", learner.fit_base(images, ["x"] * 12 + ["y"] * 12), side=16, device="cpu")
+    expected = other.predict(pictures("cross", 2))
+    before, now = model.folder / "base", model._now
+    before.rename(tmp_path / "before")
+    (other.folder / "base").rename(before)  # the new base, and still the old record
+    assert len(model.predict(pictures("cross", 1))[0].top) == 3 and model._now is now
+    with pytest.raises(ModelError, match=r"are not those of model\.json"):
+        Model.load(model.folder, device="cpu")
+    (other.folder / "model.json").replace(model.folder / "model.json")
+    assert [c.name for c in model.classes()] == ["x", "y"] and model.predict(pictures("cross", 2)) == expected
+    assert model.teach("new", pictures("stripes 2", 2)).count == 2
+
+
+def test_a_model_that_is_replaced_while_pictures_are_opened_is_not_taught(model: Model, tmp_path: Path) -> None:
+    def opened() -> Any:
+        yield from pictures("cross", 1)
+        file = model.folder / "base" / "thumbnails.safetensors"
+        content, told = read_tensors(file, "thumbnails")[1], record(model.folder)
+        write_tensors(file, "thumbnails", {}, {name: 255 - pixels for name, pixels in content.items()})
+        del told["base_id"]
+        (model.folder / "model.json").write_text(json.dumps(told))
+
+    with pytest.raises(BusyError, match="was replaced by another model just now"):
+        model.teach("new", opened())
+    assert model.version == 1
+
+
+def test_folders_of_earlier_versions_load_and_get_an_id(folder: Path) -> None:
+    old = record(folder)
+    expected = old.pop("base_id")
+    (folder / "model.json").write_text(json.dumps(old))
+    model = Model.load(folder, device="cpu")
+    model.teach("cross", pictures("cross", 1))
+    assert record(folder)["base_id"] == expected
+
+
+# Folders from elsewhere -----------------------------------------------------------------------------------------------
+
+
+def test_a_received_model_removes_nothing_outside_itself(folder: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    shutil.copytree(folder / "states", outside)
+    for name in ("precious", "000077"):
+        (outside / name).mkdir()
+    model = Model.load(folder, device="cpu")
+    shutil.rmtree(folder / "states")
+    (folder / "states").symlink_to(outside)
+    assert "states is a link" in refusal(folder)
+    for change in (lambda: model.teach("cross", pictures("cross", 1)), model.undo):
+        with pytest.raises(ModelError):
+            change()
+    assert {p.name for p in outside.iterdir()} == {"000001", "000077", "precious"}
+
+
+@pytest.mark.parametrize(
+    "part", ["base", "base/backbone.safetensors", "states/000001", "states/000001/shots.safetensors", "model.json"]
+)
+def test_parts_that_are_links_are_refused(folder: Path, tmp_path: Path, part: str) -> None:
+    (folder / part).rename(tmp_path / "moved")
+    (folder / part).symlink_to(tmp_path / "moved")
+    assert f"{part} is a link" in refusal(folder)
+    (folder / part).unlink()
+    (folder / part).symlink_to(folder / part)  # a link to itself
+    assert f"{part} is a link" in refusal(folder)
+
+
+def test_a_lock_that_is_a_link_is_not_followed(model: Model, tmp_path: Path) -> None:
+    (model.folder / ".lock").unlink(missing_ok=True)
+    (model.folder / ".lock").symlink_to(tmp_path / "made by the lock")
+    with pytest.raises(ModelError, match="lock is a link"):
+        model.undo()
+    assert not (tmp_path / "made by the lock").exists()
+
+
+def test_only_states_of_our_own_names_are_removed_and_the_folder_may_be_a_link(folder: Path, tmp_path: Path) -> None:
+    for name in ("notes", "000099"):
+        (folder / "states" / name).mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    Model.load(tmp_path / "link", device="cpu").teach("cross", pictures("cross", 1))
+    assert {p.name for p in (folder / "states").iterdir()} == {"000001", "000002", "notes"}
+
+
+def test_a_record_that_is_no_file_is_refused(folder: Path) -> None:
+    (folder / "model.json").unlink()
+    os.mkfifo(folder / "model.json")
+    assert "not a regular file" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("version", 10**13),
+        ("version", -1),
+        ("version", True),
+        ("side", 10**9),
+        ("side", 0),
+        ("states", ["٠٠٠٠٠١"]),
+        ("base", [{"name": "square", "count": -3}]),
+        ("base", ["square"]),
+        ("history", {"when": 1}),
+        ("history", [{"when": 5}]),
+        ("history", [{"pictures": [1]}]),
+    ],
+)
+def test_a_record_of_absurd_values_is_refused(folder: Path, key: str, value: object) -> None:
+    (folder / "model.json").write_text(json.dumps({**record(folder), key: value}))
+    assert f"'{key}' is missing or is not what it must be" in refusal(folder)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"side": ' + "9" * 5000 + "}", '{"kind": "\\ud800"}'])
+def test_a_record_of_hostile_json_is_refused(folder: Path, text: str) -> None:
+    (folder / "model.json").write_text(text)
+    assert "cannot be read" in refusal(folder)
+
+
+def test_any_mutation_is_refused_or_answers_with_numbers(tmp_path: Path, made: Path) -> None:
+    folder, rng, images = tmp_path / "model", random.Random(0), pictures("cross", 1)
+    shutil.copytree(made, folder)
+    model = Model.load(folder, device="cpu")
+    model.teach("cross", pictures("cross", 2))
+    told = record(folder)
+    del told["base_id"]  # a hash that does not fit would refuse every change of the base
+    (folder / "model.json").write_text(json.dumps(told))
+    files = [folder / "model.json", *sorted(folder.glob("base/*")), *sorted(folder.glob("states/000002/*"))]
+    accepted = 0
+    for _ in range(150):
+        file = rng.choice(files)
+        content = file.read_bytes()
+        file.write_bytes(mutated(content, rng))
+        try:
+            (answer,) = Model.load(folder, device="cpu").predict(images)
+            numbers = [p for part in (answer.top, answer.heads, answer.means) for *_, p in part]
+            assert np.isfinite(numbers).all()
+            accepted += 1
+        except ModelError:
+            pass
+        file.write_bytes(content)
+    assert 15 < accepted < 100
 
 
 # Broken folders -------------------------------------------------------------------------------------------------------

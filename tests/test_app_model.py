@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from PIL import Image
 
 from faverage.app import parts
+from faverage.app.folder import Folder, State
 from faverage.app.model import Model, ModelError, clean_name
 from faverage.app.photos import open_picture, squares
 from faverage.fscil import FewShotLearner
@@ -122,6 +125,34 @@ def test_many_sessions_share_heads(model: Model, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(all_of(again), all_of(model), atol=1e-6)
 
 
+def test_teaching_says_what_it_costs_the_other_classes(model: Model) -> None:
+    good = model.teach("cross", pictures("cross"))
+    assert good.before > 0.9 and good.after > 0.9 and not good.worse
+    bad = model.teach("twin", pictures("square", 20))  # the pictures of a class that it knows, by another name
+    assert bad.before == good.after and bad.after < bad.before - 0.1 and bad.worse
+    model.undo()
+    assert model.teach("a", pictures("stripes 1", 1)).before == bad.before
+
+
+def test_pictures_are_opened_one_by_one(model: Model) -> None:
+    alive: list[weakref.ref[Image.Image]] = []
+    most = 0
+
+    def opened() -> Iterator[Image.Image]:
+        nonlocal most
+        for picture in pictures("cross", 8):
+            image = picture.resize((500, 400))
+            alive.append(weakref.ref(image))
+            most = max(most, sum(ref() is not None for ref in alive))
+            yield image
+
+    assert model.teach("cross", opened()).count == 8 and len(model.predict(opened())) == 8
+    assert most <= 2
+    with pytest.raises(ModelError, match="no picture of 'none'"):
+        model.teach("none", iter([]))
+    assert model.predict(iter([])) == []
+
+
 # Forgetting and undoing -----------------------------------------------------------------------------------------------
 
 
@@ -195,6 +226,33 @@ def test_names_are_cleaned() -> None:
             clean_name(bad)
     with pytest.raises(ModelError, match="must be text, got int"):
         clean_name(3)  # type: ignore[arg-type]
+
+
+def test_a_name_has_one_spelling(model: Model) -> None:
+    model.teach("caf\u00e9", pictures("cross", 1))
+    assert model.teach("cafe\u0301", pictures("cross", 2)).count == 3 and names_of(model)[3:] == ["caf\u00e9"]
+
+
+def test_a_model_with_a_decomposed_name_still_loads(model: Model) -> None:
+    old, files = "cafe\u0301", Folder(model.folder)
+    model.teach("cross", pictures("cross", 2))
+    state = files.read_state("000002", 3)
+    renamed = State([{old: state.sessions[0]["cross"]}], {old: state.thumbnails["cross"]}, state.fuser)
+    files.write_state("000002", renamed)
+    again = Model.load(model.folder, device="cpu")
+    assert names_of(again)[3:] == [old] and again.teach("caf\u00e9", pictures("cross", 1)).count == 3
+    again.forget("caf\u00e9")
+    assert len(names_of(again)) == 3
+
+
+def test_a_name_that_steers_the_terminal_is_not_read(model: Model) -> None:
+    model.teach("cross", pictures("cross", 2))
+    files = Folder(model.folder)
+    state = files.read_state("000002", 3)
+    renamed = State([{"\x1b[2J": state.sessions[0]["cross"]}], {"\x1b[2J": state.thumbnails["cross"]}, state.fuser)
+    files.write_state("000002", renamed)
+    with pytest.raises(ModelError, match=r"the name of a class is '\\x1b\[2J'"):
+        Model.load(model.folder, device="cpu")
 
 
 def test_a_name_never_becomes_a_path(model: Model, tmp_path: Path) -> None:

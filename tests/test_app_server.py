@@ -305,3 +305,9 @@ def test_readers_go_on_while_others_teach_and_teachers_queue(model) -> None:
             reader.result()
     assert taught == [200] * 8 and not failed
     assert seen <= set(range(3, 12)) and model.most_teaching == 1 and model.version == 9
+
+
+def test_teaching_says_what_it_costs_the_other_classes(client) -> None:
+    for name, worse in (("noise", True), ("pink", False)):
+        said = teach(client, name).json()
+        assert (said["before"], said["after"], said["worse"]) == (0.9, 0.5, worse)

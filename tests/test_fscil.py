@@ -1,6 +1,7 @@
 """The few-shot learner: on drawn features, and on real mini-ImageNet features where they are present."""
 
 import os
+import random
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from faverage.fscil import FewShotLearner, PrototypeHead, forgetting, macro_f1, session_metrics
 from faverage.fscil.heads import learn_temperature, unit
 from faverage.fscil.learner import held_out
+from helpers_model import mutated
 
 DATA = Path(os.environ.get("FAVERAGE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 FEATURES = DATA / "features" / "mini_imagenet_resnet18.npz"
@@ -94,6 +96,34 @@ def test_save_and_load(tmp_path, fuser: str, scope: str) -> None:
     assert np.allclose(*more, atol=1e-5)
 
 
+def test_any_mutation_of_a_learner_is_refused_or_answers_with_numbers(tmp_path) -> None:
+    learner, world = learned("afa", temperature=16.0)
+    X, _ = world.draw(list(range(10)), 2)
+    learner.save(tmp_path / "model")
+    rng, accepted = random.Random(0), 0
+    for _ in range(200):
+        file = tmp_path / "model" / rng.choice(["learner.safetensors", "learner.safetensors", "fuser.safetensors"])
+        content = file.read_bytes()
+        file.write_bytes(mutated(content, rng))
+        try:
+            assert np.isfinite(FewShotLearner.load(tmp_path / "model").predict_proba(X)).all()
+            accepted += 1
+        except (ValueError, FileNotFoundError):
+            pass
+        file.write_bytes(content)
+    assert 20 < accepted < 140
+
+
+def test_a_learner_file_may_be_overwritten_while_it_is_in_use(tmp_path) -> None:
+    learner, world = learned()
+    X, _ = world.draw([0, 6], 5)
+    again = FewShotLearner.load(learner.save(tmp_path / "model"))
+    expected = again.predict_proba(X)
+    file = tmp_path / "model" / "learner.safetensors"
+    file.write_bytes(bytes(file.stat().st_size))  # in place: a mapped file would change with it
+    assert np.array_equal(again.predict_proba(X), expected)
+
+
 def test_same_seed_same_predictions() -> None:
     X, _ = World(1).draw(list(range(10)), 5)
     first, again = (learned()[0].predict_proba(X) for _ in range(2))
@@ -163,7 +193,9 @@ def test_metrics_by_hand() -> None:
         (lambda w: FewShotLearner(rehearsal="all"), "rehearsal must be"),
         (lambda w: FewShotLearner(scope="some"), "scope must be"),
         (lambda w: FewShotLearner(temperature=0), "temperature must be"),
+        (lambda w: FewShotLearner(temperature=float("inf")), "temperature must be"),
         (lambda w: FewShotLearner(draws=0), "draws and hold_out"),
+        (lambda w: FewShotLearner(draws=10**9), "draws must be at most"),
         (lambda w: FewShotLearner().predict(np.ones((2, 3))), "no classes yet"),
         (lambda w: FewShotLearner().learn_session(np.ones((2, 3)), [0, 0]), "call fit_base"),
         (lambda w: FewShotLearner().fit_base(np.ones((4, 3)), [0, 0, 0, 0]), "at least two classes"),

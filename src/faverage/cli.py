@@ -235,11 +235,4 @@ app.command("serve")(serve)
 
 def main() -> None:
     """Run the command line."""
-    import os
-    import sys
-
-    try:
-        app()
-    except BrokenPipeError:  # who reads the output, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    app()

@@ -78,6 +78,7 @@ class Folder:
             )
         try:
             self._own(self.record, self.base, self.path / "states")
+            self._own(*self.base.glob("*"))
             record = read_json(self.record)
         except FileNotFoundError:
             raise ModelError(f"{self.path} is no model: it has no file model.json; name another folder") from None
@@ -112,7 +113,6 @@ class Folder:
         """Return a hash of the files of the base classes."""
         digest = hashlib.sha256()
         for file in sorted(self.base.glob("*.safetensors")):
-            self._own(file)
             with file.open("rb") as opened:
                 digest.update(f"{file.name} {hashlib.file_digest(opened, 'sha256').hexdigest()}\n".encode())
         return digest.hexdigest()

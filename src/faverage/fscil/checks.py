@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.fscil.fusers import ALONE
+from faverage.fscil.fusers import ALONE, new_fuser
 
 if TYPE_CHECKING:
     from faverage.fscil.learner import FewShotLearner
@@ -114,6 +114,10 @@ def check_whole(learner: FewShotLearner) -> None:
         check_array(f"the shots of class {c}", shots, None, d)
     if len(learner.heads) > 1 and learner.fitted is None and learner.fuser not in ALONE:
         raise ValueError("the fuser of its sessions is missing")
+    if learner.fuser not in ALONE:
+        new_fuser(learner.fuser, None, learner.fuser_options, padding=learner.padding, threshold=learner.threshold)
+    if not all(type(n) is int and n >= 0 for n in (learner.draws, learner.hold_out, learner.seed)):
+        raise ValueError("draws, hold_out and seed must be whole numbers")
     _check_answers(learner)
 
 

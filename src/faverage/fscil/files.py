@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from faverage.fscil.checks import check_labels, check_whole
+from faverage.fscil.checks import LARGEST, check_labels, check_whole
 from faverage.fscil.heads import CosineHead, LinearHead, PrototypeHead
 from faverage.fscil.images import ImageBackbone
 from faverage.fscil.learner import FewShotLearner
@@ -152,8 +152,8 @@ def read_fuser(path: Path, n_models: int, n_classes: int) -> Fuser:
         if config["size"] not in (size, [0, 0]) or config["fitted"] not in (size, None):
             raise ValueError(f"it fuses {config['size']} models and classes, expected {size}")
         learned = {name: tensor for name, tensor in tensors.items() if name.startswith("state.")}
-        if not all(bool(tensor.isfinite().all()) for tensor in learned.values()):
-            raise ValueError("its weights are not finite")
+        if not all(bool((tensor.double().abs() <= LARGEST).all()) for tensor in learned.values()):
+            raise ValueError("its weights are not finite, or far too large")
         fuser = get_fuser(config["name"], **config["options"])
         if (getattr(fuser, "width", None) or 0) ** 2 > sum(tensor.numel() for tensor in tensors.values()):
             raise ValueError("its network is larger than the file")

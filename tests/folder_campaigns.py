@@ -1,0 +1,207 @@
+"""Campaigns against the folder of a model: killed writers, full disks, writers at the same time.
+
+    python folder_campaigns.py kill 50            kinds: kill, full, limit, race
+    python folder_campaigns.py kill 50 SEED MODEL
+
+After every blow the folder must hold the state before the change or the one after it. The changes go round: teach,
+forget, undo the forgetting, undo the teaching; so the classes of every version are known. Children are forked, so that
+torch is loaded once.
+"""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from faverage.app.model import Model, ModelError
+from helpers_model import learner_of_shapes, pictures
+
+IMAGES = pictures("cross", 2)
+N_BASE = 3
+
+
+def campaign(kind: str, count: int, seed: int = 0, folder: Path | None = None) -> dict:
+    """Return what happened; AssertionError where a folder holds anything but the old or the new state.
+
+    Args:
+        kind: ``kill``: a writer is killed; ``full``: its disk is full; ``limit``: its files may not grow; ``race``: two
+            processes change the model at once.
+        count: of blows; of changes of each process, in a race.
+        seed: of their moments.
+        folder: a model of three base classes that nothing was taught; by default one is made.
+    """
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        if folder is None:
+            folder = Model.create(Path(place) / "model", learner_of_shapes(), side=16, device="cpu").folder
+        return {"kind": kind, **KINDS[kind](Path(folder), count, random.Random(seed))}
+
+
+def change(model: Model) -> str:
+    """Make the change that is due at this version of the model; return its name."""
+    version = model.version
+    if version % 4 == 1:
+        model.teach(f"class {version + 1}", IMAGES)
+        return "teach"
+    if version % 4 == 2:
+        model.forget(f"class {version}")
+        return "forget"
+    model.undo()
+    return "undo"
+
+
+def check(folder: Path, *versions: int) -> int:
+    """Return the version of a folder that must be one of ``versions`` and know just what belongs to it."""
+    model = Model.load(folder, device="cpu")
+    version, names = model.version, [c.name for c in model.classes()][N_BASE:]
+    assert version in versions, f"version {version}, expected one of {versions}"
+    expected = {0: [f"class {version - 2}"], 2: [f"class {version}"]}.get(version % 4, [])
+    assert names == expected, f"version {version} holds {names}"
+    assert len(model.predict(IMAGES)[0].top) == N_BASE + len(names)
+    return version
+
+
+def kill(folder: Path, count: int, rng: random.Random) -> dict:
+    model = Model.load(folder, device="cpu")
+    for _ in range(2):  # the second time, everything is loaded
+        start = time.monotonic()
+        done = [change(model) for _ in range(4)]
+        length = time.monotonic() - start
+    assert done == ["teach", "forget", "undo", "undo"]
+    between, version, hit = 0, model.version, dict.fromkeys(done, 0)
+    for _ in range(count):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            model = Model.load(folder, device="cpu")
+            for _ in range(rng.randrange(4)):  # any of the four may be the first
+                change(model)
+            while True:
+                os.write(writer, b"%d\n" % model.version)
+                change(model)
+        rng.randrange(4)
+        os.close(writer)
+        said = os.read(reader, 100)  # it is loaded and begins
+        time.sleep(rng.uniform(0, length))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        while part := os.read(reader, 1000):
+            said += part
+        os.close(reader)
+        reached = int(said.split()[-1])
+        hit[["undo", "teach", "forget", "undo"][reached % 4]] += 1
+        left = len(list((folder / "states").iterdir()))
+        version = check(folder, reached, reached + 1)
+        between += left > len(json.loads((folder / "model.json").read_text())["states"])
+    return {"kills": count, "in the middle": between, "during": hit, "version": version, "seconds": round(length, 2)}
+
+
+def limit(folder: Path, count: int, rng: random.Random) -> dict:
+    """No file may grow beyond a random size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def blow(model: Model) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (rng.choice([rng.randrange(3000), rng.randrange(40_000)]), before[1]))
+        try:
+            change(model)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return _refused(folder, count, blow)
+
+
+def full(folder: Path, count: int, rng: random.Random) -> dict:
+    """The disk has a random room left; skipped where no small one can be mounted."""
+    with tempfile.TemporaryDirectory() as place:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place]
+        try:
+            subprocess.run(mount, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            return {"skipped": str(error)}
+        try:
+            inside = Path(place) / "model"
+            subprocess.run(["cp", "-r", folder, inside], check=True)
+            ballast = Path(place) / "ballast"
+
+            def blow(model: Model) -> None:
+                room = 4096 * rng.randrange(10)
+                with ballast.open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, os.statvfs(place).f_bavail * 4096 - room)
+                try:
+                    change(model)
+                finally:
+                    ballast.unlink()
+
+            return _refused(inside, count, blow)
+        finally:
+            subprocess.run(["umount", place], check=True)
+
+
+def _refused(folder: Path, count: int, blow) -> dict:  # type: ignore[no-untyped-def]
+    model = Model.load(folder, device="cpu")
+    words: dict[str, int] = {}
+    made = 0
+    for _ in range(count):
+        before = model.version
+        try:
+            blow(model)
+            made += 1
+        except ModelError as error:
+            assert "the model is as it was" in str(error)
+            found = str(error).split(" (", 1)[1].split("):")[0]
+            words[found] = words.get(found, 0) + 1
+            assert check(folder, before) == model.version
+            change(model)  # there is room again
+        assert check(folder, before + 1) == model.version
+    return {"blows": count, "changes made": made, "refused": words}
+
+
+def race(folder: Path, count: int, rng: random.Random) -> dict:
+    """Two processes make random changes."""
+    start, children = Model.load(folder, device="cpu").version, []
+    for name in "ab":
+        reader, writer = os.pipe()
+        child, seed = os.fork(), rng.random()
+        if child == 0:
+            model, own = Model.load(folder, device="cpu"), random.Random(f"{seed} {name}")
+            for i in range(count):
+                try:
+                    kind = own.choice(["teach", "teach", "forget", "undo"])
+                    if kind == "teach":
+                        model.teach(f"{name}{i}", IMAGES[:1])
+                    elif kind == "forget":
+                        model.forget(own.choice([c.name for c in model.classes()][N_BASE:] or ["nothing"]))
+                    else:
+                        model.undo()
+                    os.write(writer, b"+")
+                except ModelError as error:  # the other one was quicker, or there is nothing yet
+                    said = str(error)
+                    os.write(writer, b"-" if "does not know" in said or "nothing to undo" in said else b"!")
+            os._exit(0)
+        os.close(writer)
+        children.append((child, reader))
+    said = b""
+    for child, reader in children:
+        while part := os.read(reader, 1000):
+            said += part
+        assert os.waitpid(child, 0)[1] == 0 and b"!" not in said
+    model = Model.load(folder, device="cpu")
+    assert model.version == start + said.count(b"+"), (model.version, start, said)
+    assert len(model.predict(IMAGES)[0].top) == len(model.classes())
+    return {"changes": said.count(b"+"), "refused": said.count(b"-")}
+
+
+KINDS = {"kill": kill, "full": full, "limit": limit, "race": race}
+
+if __name__ == "__main__":
+    given = [int(text) for text in sys.argv[2:4]]
+    print(json.dumps(campaign(sys.argv[1], *given, folder=Path(sys.argv[4]) if len(sys.argv) > 4 else None)))
