@@ -87,6 +87,9 @@ def test_teach_predict_forget_undo(client) -> None:
         "right": 1.0,
         "confused": [{"true": "red", "answered": "hot pink", "times": 2}],
         "version": 2,
+        "before": 0.9,
+        "after": 0.5,
+        "worse": False,
     }
     assert client.post("/api/predict", content=png("pink")).json()["answers"][0]["answer"] == "hot pink"
     listed = client.get("/api/classes").json()

@@ -22,7 +22,6 @@ from faverage.app.why import Answer, answered, answers, compared, confusions
 from faverage.explain import Explanation
 from faverage.fscil import FewShotLearner
 from faverage.fscil.relearn import relearn, restored, shots_of
-from faverage.vision._device import pick_device
 
 __all__ = ["Answer", "ClassInfo", "Model", "ModelError", "Taught", "clean_name", "open_picture"]
 
@@ -46,10 +45,6 @@ class Model:
         self.folder, self._device = Path(folder), device
         self._files = Folder(self.folder)
         self._loading = threading.Lock()
-        try:
-            pick_device(device)
-        except ValueError as error:
-            raise ModelError(f"{error} (in a command: --device cpu)") from None
         self._now = self._read(None)
 
     @classmethod

@@ -113,7 +113,7 @@ def load_base(files: Folder, record: dict[str, Any], device: str) -> Base:
     try:
         learner = base_of(FewShotLearner.load(files.base, device=device))
         learner.classes = [check_stored(label) for label in learner.classes]
-        learner.backbone = Eyes(learner.backbone.model, device)  # type: ignore[union-attr]
+        learner.backbone = _eyes(learner.backbone.model, device)  # type: ignore[union-attr]
         _, tensors = read_tensors(files.base / "thumbnails.safetensors", "thumbnails")
         pictures = [small_pictures(tensors[str(i)]) if str(i) in tensors else () for i in range(len(learner.classes))]
         shown = {c: tuple(map(png, pixels)) for c, pixels in zip(learner.classes, pictures, strict=True)}
@@ -132,6 +132,13 @@ def load_base(files: Folder, record: dict[str, Any], device: str) -> Base:
             f"the base classes in {files.base} are not those of model.json: restore the folder from a copy"
         )
     return base
+
+
+def _eyes(model: Any, device: str) -> Eyes:
+    try:
+        return Eyes(model, device)
+    except ValueError as error:  # that there is no such device is not the folder's fault
+        raise ModelError(f"{error} (in a command: --device cpu)") from None
 
 
 def spelled(name: str, classes: list[str]) -> str:
