@@ -35,31 +35,55 @@ def test_apply_equals_fuse(folder: Path, fused: tuple[Path, Result]) -> None:
     assert (folder / "in.fused.csv").read_bytes() == (fused[0] / "fused.csv").read_bytes()
 
 
-def test_apply_matches_by_position_where_names_differ(folder: Path, fused: tuple[Path, Result]) -> None:
-    (folder / "a.csv").rename(folder / "in.new.csv")
-    result = apply(folder, fused[0] / "fuser.safetensors", "c.csv", "in.new.csv", "b.csv")
-    assert result.exit_code == 0, result.output
-    assert "in.new.csv as 'a'" in said(result)
-    mine, other = (sorted(table(f)) for f in (folder / "in.fused.csv", fused[0] / "fused.csv"))
-    assert mine == other
+def rename(folder: Path, **names: str) -> list[str]:
+    for old, new in names.items():
+        (folder / f"{old}.csv").rename(folder / f"{new}.csv")
+    return [f"{new}.csv" for new in names.values()]
 
 
-def test_apply_is_strict_about_positions_and_missing_rows(folder: Path, fused: tuple[Path, Result]) -> None:
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
+@pytest.mark.parametrize("names", [("a_new", "b_new", "c_new"), ("a", "b-in", "C in 2"), ("in.a", "in.b", "in.c")])
+def test_apply_finds_the_model_of_a_file_by_its_name(
+    folder: Path, fused: tuple[Path, Result], names: tuple[str, ...], order: list[int]
+) -> None:
+    files = rename(folder, **dict(zip("abc", names, strict=True)))
+    result = apply(folder, fused[0] / "fuser.safetensors", *(files[i] for i in order))
+    assert result.exit_code == 0 and said(result) == "", result.output
+    assert sorted(table(folder / "in.fused.csv")) == sorted(table(fused[0] / "fused.csv"))
+
+
+@pytest.mark.parametrize("names", [("in", "b", "c"), ("in.x", "in.y", "in.z"), ("a", "a_in", "c")])
+def test_apply_takes_files_by_position_only_when_told_to(
+    folder: Path, fused: tuple[Path, Result], names: tuple[str, ...]
+) -> None:
+    (folder / "keep").mkdir()
+    files = rename(folder, **dict(zip("abc", (f"keep/{name}" for name in names), strict=True)))
     fuser = fused[0] / "fuser.safetensors"
-    assert apply(folder, fuser, "c.csv", "a.csv", "b.csv", options=("--strict",)).exit_code == 0
-    (folder / "in.fused.csv").unlink()
-    (folder / "a.csv").rename(folder / "in.new.csv")
-    files = ("in.new.csv", "b.csv", "c.csv")
-    assert_refused(folder, apply(folder, fuser, *files, options=("--strict",)), "in.new.csv as 'a'", "by position only")
+    refused = apply(folder, fuser, *files)
+    assert refused.exit_code == 2 and "--by-position" in said(refused) and "'a', 'b', 'c'" in said(refused)
     assert not (folder / "in.fused.csv").exists()
-    (folder / "in.new.csv").rename(folder / "a.csv")
+    result = apply(folder, fuser, *files, options=("--by-position",))
+    assert result.exit_code == 0 and said(result) == "", result.output
+    assert (folder / "in.fused.csv").read_bytes() == (fused[0] / "fused.csv").read_bytes()
+
+
+def test_apply_allows_missing_rows_where_strict(folder: Path, fused: tuple[Path, Result]) -> None:
+    fuser = fused[0] / "fuser.safetensors"
     write(folder / "b.csv", table(folder / "b.csv")[:-1])
-    asked_for = apply(folder, fuser, "a.csv", "b.csv", "c.csv", options=("--strict", "--allow-missing"))
+    asked_for = apply(folder, fuser, "c.csv", "b.csv", "a.csv", options=("--strict", "--allow-missing"))
     assert asked_for.exit_code == 0 and "counted as no answer" in said(asked_for)
 
 
 @pytest.mark.parametrize(
-    "option", [("--folds", "5"), ("--seed", "0"), ("--labels", "x.csv"), ("--label", "y"), ("--fuser", "afa")]
+    "option",
+    [
+        ("--folds", "5"),
+        ("--seed", "0"),
+        ("--labels", "x.csv"),
+        ("--label", "y"),
+        ("--fuser", "afa"),
+        ("--compare", "all"),
+    ],
 )
 def test_apply_refuses_options_of_fitting(folder: Path, fused: tuple[Path, Result], option: tuple[str, str]) -> None:
     result = apply(folder, fused[0] / "fuser.safetensors", "a.csv", "b.csv", "c.csv", options=option)

@@ -297,3 +297,46 @@ def test_import_of_the_engine_loads_no_terminal_library() -> None:
     code = "import sys, faverage.fuse; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"rich", "typer", "pandas", "matplotlib"} & set(loaded)
+
+
+# What is compared, and what is said on the way ------------------------------------------------------------------------
+
+
+def test_compare_names_the_fusers_of_the_table(folder: Path) -> None:
+    some = fuse(folder, "--compare", "arithmetic, log-pool,arithmetic")
+    assert some.exit_code == 0 and some.stdout.count("arithmetic ") >= 1 and "log-pool" in some.stdout
+    assert "--compare" in unescape((folder / "report.html").read_text())
+    none = fuse(folder, "--compare", "none", "--force", "--folds", "99")
+    assert none.exit_code == 0 and "log-loss" not in none.stdout and "Most trusted model" in none.stdout
+    assert "Nothing was compared" in (folder / "report.html").read_text()
+    for name in ("fused.csv", "report.html", "fuser.safetensors"):
+        (folder / name).unlink()
+    assert_refused(folder, fuse(folder, "--compare", "log-pool,magic"), "unknown fuser 'magic'", "arithmetic, log-pool")
+    assert_refused(folder, fuse(folder, "--by-position"), "--by-position goes with --apply")
+
+
+def test_without_a_terminal_progress_comes_in_lines(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    from faverage import _lines
+    from faverage.fuse import Screen
+
+    monkeypatch.setattr(_lines, "PATIENCE_SECONDS", 0.0)
+    with Screen(Console(stderr=True, force_terminal=False)) as screen:
+        files = [folder / f"{name}.csv" for name in "abc"]
+        fuse_files(files, folder / "labels.csv", folder / "fused.csv", listener=screen)
+    said = capsys.readouterr().err.splitlines()
+    assert "comparing fusers: 50 %, 1 of 2" in "\n".join(said) and len(said) < 20
+
+
+def test_a_table_of_all_fusers_loads_no_compiler_and_no_scikit_learn(folder: Path) -> None:
+    files = [str(folder / f"{name}.csv") for name in "abc"]
+    code = (
+        "import sys; from faverage.fuse import fuse_files\n"
+        "fuse_files(sys.argv[1:4], sys.argv[4], sys.argv[5]); print(*sys.modules)"
+    )
+    words = [sys.executable, "-c", code, *files, str(folder / "labels.csv"), str(folder / "fused.csv")]
+    loaded = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch._dynamo", "sklearn", "sympy"} & set(loaded)  # each takes longer than a fuser

@@ -126,3 +126,16 @@ def test_afa_paper_takes_the_options_of_the_network() -> None:
     for options in ({"means": []}, {"structure": "diagonal"}, {"output": "identity"}, {"padding": "mirror"}):
         with pytest.raises(ValueError, match=next(iter(options))):
             get_fuser("afa-paper", **options)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_logistic_is_the_regression_of_scikit_learn(n_classes: int) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    scores, y = make_data(80, n_classes=n_classes)
+    weight = np.random.default_rng(0).uniform(0.5, 2, 80)
+    for strength in (0.01, 1.0, 100.0):
+        mine = get_fuser("logistic", features="p", C=strength).fit(scores, y, weight)
+        model = LogisticRegression(C=strength, tol=1e-9, max_iter=10_000).fit(scores.reshape(80, -1), y, weight)
+        theirs = model.predict_proba(scores.reshape(80, -1))
+        np.testing.assert_allclose(mine.predict_proba(scores), 0.9999 * theirs + 1e-4 / n_classes, atol=1e-4)

@@ -7,6 +7,7 @@ Fusers take such arrays as they are; ``pad`` fills the gaps for whatever cannot.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -100,8 +101,7 @@ def pad(scores: ArrayLike, padding: Padding = "inlierness", threshold: float = 0
     >>> pad([[[0.6, 0.4, np.nan, np.nan]]], "uniform").tolist()
     [[[0.3, 0.2, 0.25, 0.25]]]
     """
-    if padding not in ("inlierness", "uniform", "zero"):
-        raise ValueError(f"padding must be 'inlierness', 'uniform' or 'zero', got {padding!r}")
+    check_padding(padding, threshold)
     scores = np.asarray(scores)
     if scores.ndim != 3:
         raise ValueError(f"scores must have shape (n, K, N), got {scores.shape}")
@@ -120,6 +120,14 @@ def pad(scores: ArrayLike, padding: Padding = "inlierness", threshold: float = 0
     share = np.where(n_known == 0, 0.0, share)
     each = (1 - share) / np.maximum(n_classes - n_known, 1)
     return np.where(missing, each, filled * share).astype(scores.dtype, copy=False)
+
+
+def check_padding(padding: Any, threshold: Any) -> None:
+    """Raise ValueError unless these are options of ``pad``."""
+    if padding not in ("inlierness", "uniform", "zero"):
+        raise ValueError(f"padding must be 'inlierness', 'uniform' or 'zero', got {padding!r}")
+    if isinstance(threshold, bool) or not isinstance(threshold, Real) or threshold != threshold:
+        raise ValueError(f"threshold must be a number, got {threshold!r}")
 
 
 def sort_labels(labels: set[Any]) -> list[Any]:

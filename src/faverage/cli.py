@@ -18,6 +18,7 @@ from faverage.app.commands import register
 from faverage.app.names import ModelError
 from faverage.app.serve import command as serve
 from faverage.fuse import Screen, UserError, apply_files, fuse_files, show
+from faverage.fuse.base import printable
 
 __all__ = ["app", "main"]
 
@@ -29,11 +30,11 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except (UserError, ModelError) as error:
-            first, *rest = str(error).splitlines() or [""]
+            first, *rest = str(error).split("\n")
             console = Console(stderr=True)
-            console.print(Text.assemble(("Error: ", "bold red"), (first, "red")), soft_wrap=True)
+            console.print(Text.assemble(("Error: ", "bold red"), (printable(first), "red")), soft_wrap=True)
             for line in rest:
-                console.print(Text(line), soft_wrap=True)
+                console.print(Text(printable(line)), soft_wrap=True)
             raise typer.Exit(2) from None
 
 
@@ -67,6 +68,13 @@ def fuse(
     ] = None,
     fuser: Annotated[str | None, typer.Option(help="The fuser to fit.", show_default="afa")] = None,
     folds: Annotated[int | None, typer.Option(help="Folds of the comparison of fusers.", show_default="5")] = None,
+    compare: Annotated[
+        str | None, typer.Option(help="Fusers to compare, with commas between; none: no table.", show_default="all")
+    ] = None,
+    by_position: Annotated[
+        bool,
+        typer.Option("--by-position", help="With --apply: the files are the models in order, whatever their names."),
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what is odd instead of warning.")] = False,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Take rows that a file lacks for 'no answer'.")
@@ -84,7 +92,7 @@ def fuse(
     console = Console()
     with Screen(Console(stderr=True)) as screen:
         if apply is not None:
-            given = {"labels": labels, "label": label, "fuser": fuser, "folds": folds, "seed": seed}
+            given = {"labels": labels, "label": label, "fuser": fuser, "folds": folds, "seed": seed, "compare": compare}
             needless = [f"--{name}" for name, value in given.items() if value is not None]
             if needless:
                 raise UserError(f"--apply takes a fitted fuser as it is: leave out {', '.join(needless)}")
@@ -92,22 +100,26 @@ def fuse(
                 apply,
                 files,
                 out,
+                by_position=by_position,
                 strict=strict,
                 allow_missing=allow_missing,
                 id_column=id,
                 force=force,
                 listener=screen,
             )
-            console.print(Text(f"Wrote {written}"), soft_wrap=True)
+            console.print(Text(f"Wrote {printable(str(written))}"), soft_wrap=True)
             return
         if labels is None:
             raise UserError("give --labels FILE to learn from, or --apply FUSER to use an earlier run")
+        if by_position:
+            raise UserError("--by-position goes with --apply: what is learned from labels needs no order")
         result = fuse_files(
             files,
             labels,
             out,
             fuser=fuser or "afa",
             folds=5 if folds is None else folds,
+            compare="all" if compare is None else compare,
             strict=strict,
             allow_missing=allow_missing,
             id_column=id,

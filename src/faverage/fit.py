@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from faverage._steps import Data, Loss, batches, data_loss, make_step, project, snapshot
+from faverage.threads import few_threads
 
 __all__ = ["History", "fit", "watched"]
 
@@ -112,7 +113,9 @@ def fit(
         data, held_out = data.split(validation, seed)
     network.to(where)
     history = History()
-    with _validation_off(network), _bar(progress, epochs) as tick:
+    weights = sum(p.numel() for p in network.parameters())
+    step = float(min(batch_size, len(data.targets))) * max(weights, data.scores[0].numel())
+    with few_threads(step), _validation_off(network), _bar(progress, epochs) as tick:
         _train(network, data, held_out, history, epochs, batch_size, lr, patience, seed, tick)
     return history
 
@@ -175,8 +178,13 @@ def _train(
         )
 
 
+def diverged(losses: Sequence[float]) -> bool:
+    """Return whether the loss of any epoch is not finite, or a thousand times the first."""
+    return any(not math.isfinite(loss) or loss > _EXPLODED * (losses[0] + 1) for loss in losses)
+
+
 def _bad(loss: float, history: History) -> bool:
-    return not math.isfinite(loss) or loss > _EXPLODED * ((history.train or [loss])[0] + 1)
+    return diverged([*history.train[:1], loss])
 
 
 def _is_number(value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["Listener", "UserError", "count", "model_names", "some"]
+__all__ = ["Listener", "UserError", "count", "model_names", "printable", "some"]
 
 
 class UserError(ValueError):
@@ -58,6 +58,17 @@ def model_names(files: Sequence[Path]) -> list[str]:
     stems = [file.stem for file in files]
     names = [s if stems.count(s) == 1 else f"{f.resolve().parent.name}/{s}" for s, f in zip(stems, files, strict=True)]
     return [n if names.count(n) == 1 else f"{n} ({names[: i + 1].count(n)})" for i, n in enumerate(names)]
+
+
+def printable(text: str) -> str:
+    r"""Return text for a terminal: what would steer it, or cannot be shown, is written out.
+
+    >>> print(printable("cat \x1b[2J é"))
+    cat \x1b[2J é
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def some(names: Sequence[str], limit: int = 5) -> str:

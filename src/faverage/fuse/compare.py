@@ -1,4 +1,4 @@
-"""Every fuser, and every model alone, on the same held-out rows."""
+"""Fusers, and every model alone, on the same held-out rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from faverage.align import pad
-from faverage.fuse.base import Listener
+from faverage.fuse.base import Listener, UserError
 from faverage.fusion import Fuser, fuser_names, get_fuser
 from faverage.fusion.arrays import folds_of, subsample
 
-__all__ = ["Comparison", "Score", "compare", "measure", "new_fuser"]
+__all__ = ["Comparison", "Score", "chosen_fusers", "compare", "measure", "new_fuser"]
 
 Array = NDArray[Any]
 _MOST_ROWS = 5_000  # rows that the comparison looks at, at most,
@@ -60,12 +60,35 @@ class Comparison:
         return f"Held-out scores over {self.folds} folds of {sample}; lower log-loss is better."
 
 
+def chosen_fusers(text: str) -> list[str]:
+    """Return the fusers that ``--compare`` names: ``all``, ``none``, or names with commas between."""
+    known = fuser_names()
+    if text.strip() in ("all", "none"):
+        return known if text.strip() == "all" else []
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f"--compare has the unknown fuser '{name}'; give all, none, or some of {', '.join(known)}, with commas"
+            )
+    return names
+
+
 def compare(
-    scores: Array, y: Array, models: Sequence[str], *, folds: int, seed: int, of: int, listener: Listener
+    names: Sequence[str],
+    scores: Array,
+    y: Array,
+    models: Sequence[str],
+    *,
+    folds: int,
+    seed: int,
+    of: int,
+    listener: Listener,
 ) -> Comparison:
-    """Fit every registered fuser on all folds but one, predict that one, and score all rows together.
+    """Fit each fuser on all folds but one, predict that one, and score all rows together.
 
     Args:
+        names: of the fusers.
         scores: ``(n, K, N)``, as ``sample`` chose them.
         y: labels ``(n,)``.
         models: the K names.
@@ -76,7 +99,6 @@ def compare(
     """
     fold = _folds(y, folds, seed)
     found = []
-    names = fuser_names()
     listener.progress("comparing fusers", 0, len(names))
     for i, name in enumerate(names):
         found.append(_held_out(name, scores, y, fold, seed))
@@ -117,21 +139,14 @@ def new_fuser(name: str, seed: int) -> Fuser:
 
 
 def _held_out(name: str, scores: Array, y: Array, fold: Array, seed: int) -> Score:
-    fused = np.empty((len(y), scores.shape[2]))
-    seconds = 0.0
-    parts = int(fold.max()) + 1
+    start = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # slow convergence and the like show in the scores
-            for part in range(parts):
-                train, test = fold != part, fold == part
-                start = time.perf_counter()
-                fuser = new_fuser(name, seed).fit(scores[train], y[train])
-                seconds += time.perf_counter() - start
-                fused[test] = fuser.predict_proba(scores[test])
+            fused = new_fuser(name, seed).held_out(scores, y, fold)
     except Exception as error:
         return Score(name, failed=str(error) or type(error).__name__)
-    return Score(name, *measure(fused, y), seconds=seconds / parts)
+    return Score(name, *measure(fused, y), seconds=(time.perf_counter() - start) / (int(fold.max()) + 1))
 
 
 def _folds(y: Array, n_folds: int, seed: int) -> Array:

@@ -131,5 +131,5 @@ def _where(name: str, tables: list[Predictions], labels: Labels | None) -> str:
 def _sorted(labels: set[str]) -> list[str]:
     """Return labels in order: as whole numbers where all are, else as text."""
     if all(label.isascii() and label.isdigit() for label in labels):
-        return sorted(labels, key=lambda label: (int(label), label))
+        return sorted(labels, key=lambda label: (len(label.lstrip("0")), label.lstrip("0"), label))
     return sorted(labels)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import zipfile
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,12 +31,9 @@ def read_predictions(path: Path, *, id_column: str | None, allow_missing: bool, 
         table = _csv_predictions(path, id_column)
     elif suffix == ".npz":
         arrays = _npz(path, ("ids", "classes", "scores"))
-        scores = arrays["scores"]
-        if scores.dtype.kind not in "fiu":
-            raise UserError(f"{path}: scores must be numbers, got {scores.dtype}")
-        with np.errstate(over="ignore"):
-            scores = scores.astype(np.float32, copy=False)
-        ids, classes = _texts(arrays["ids"]), _texts(arrays["classes"])
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = arrays["scores"].astype(np.float32, copy=False)
+        ids, classes = _texts(path, arrays["ids"]), _texts(path, arrays["classes"])
         if arrays["ids"].ndim != 1 or arrays["classes"].ndim != 1 or scores.shape != (len(ids), len(classes)):
             raise UserError(
                 f"{path}: scores must have shape (ids, classes) = ({len(ids)}, {len(classes)}), got {scores.shape}"
@@ -45,16 +41,17 @@ def read_predictions(path: Path, *, id_column: str | None, allow_missing: bool, 
         table = Predictions(path, ids, classes, scores, range(1, len(ids) + 1), "row", "id")
     else:
         frame = _parquet(path)
-        header = [str(c) for c in frame.columns]
+        header = _texts(path, [str(c) for c in frame.columns])
         name = _id_of(path, header, id_column)
         at = header.index(name)
-        ids, classes = _texts(_objects(frame.iloc[:, at])), [c.strip() for i, c in enumerate(header) if i != at]
+        ids, classes = _texts(path, _objects(frame.iloc[:, at])), [c.strip() for i, c in enumerate(header) if i != at]
         scores = np.empty((len(ids), len(classes)), np.float32)
         for j, i in enumerate(i for i in range(len(header)) if i != at):
             column = frame.iloc[:, i]
             if column.dtype.kind not in "fiu":
                 raise UserError(f"{path}: column '{header[i]}' must be numbers, got {column.dtype}")
-            scores[:, j] = column.to_numpy(dtype=np.float32, na_value=np.nan)
+            with np.errstate(over="ignore"):
+                scores[:, j] = column.to_numpy(dtype=np.float32, na_value=np.nan)
         table = Predictions(path, ids, classes, scores, range(1, len(ids) + 1), "row", name)
     check_table(table)
     check_scores(table, allow_missing, listener)
@@ -66,15 +63,15 @@ def read_labels(path: Path, *, id_column: str | None, label_column: str | None) 
     suffix = _suffix(path)
     if suffix == ".npz":
         arrays = _npz(path, ("ids", "labels"))
-        ids, labels = _texts(arrays["ids"]), _texts(arrays["labels"])
+        ids, labels = _texts(path, arrays["ids"]), _texts(path, arrays["labels"])
         if arrays["ids"].ndim != 1 or arrays["ids"].shape != arrays["labels"].shape:
             raise UserError(f"{path}: ids and labels must be two lists of one length, got {len(ids)} and {len(labels)}")
         found = Labels(path, ids, labels, range(1, len(ids) + 1), "row")
     elif suffix == ".parquet":
         frame = _parquet(path)
-        names = [str(c) for c in frame.columns]
+        names = _texts(path, [str(c) for c in frame.columns])
         at_id, at_label = _label_columns(path, names, id_column, label_column)
-        ids, labels = _texts(_objects(frame.iloc[:, at_id])), _texts(_objects(frame.iloc[:, at_label]))
+        ids, labels = (_texts(path, _objects(frame.iloc[:, at])) for at in (at_id, at_label))
         found = Labels(path, ids, labels, range(1, len(ids) + 1), "row")
     else:
         rows = _csv_rows(path)
@@ -161,11 +158,17 @@ def _npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
                 raise UserError(
                     f"{path} has no array {some(missing)}; it needs {some(names)}, found {some(list(file))}"
                 )
-            return {name: file[name] for name in names}
+            arrays = {name: file[name] for name in names}
     except UserError:
         raise
-    except (OSError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} is no readable npz file of plain arrays: {error}") from None
+    except Exception as error:  # what broken or encrypted members raise is not listed anywhere
+        raise UserError(f"{path} is no readable npz file of plain arrays: {_sentence(error)}") from None
+    for name, found in arrays.items():
+        kinds = "fiu" if name == "scores" else "USfiub"
+        if not isinstance(found, np.ndarray) or found.dtype.kind not in kinds:
+            wanted = "numbers" if name == "scores" else "text or numbers"
+            raise UserError(f"{path}: {name} must be {wanted}, got {getattr(found, 'dtype', 'something else')}")
+    return arrays
 
 
 def _parquet(path: Path) -> Any:
@@ -181,7 +184,12 @@ def _parquet(path: Path) -> Any:
     except ImportError:
         raise UserError(f"{path}: pandas reads parquet files with pyarrow: pip install pyarrow") from None
     except Exception as error:
-        raise UserError(f"{path} is no readable parquet file: {error}") from None
+        raise UserError(f"{path} is no readable parquet file: {_sentence(error)}") from None
+
+
+def _sentence(error: Exception) -> str:
+    """Return what a library says of a broken file, as one line that is not too long."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _objects(column: Any) -> Any:
@@ -189,14 +197,25 @@ def _objects(column: Any) -> Any:
     return column.to_numpy() if column.notna().all() else column.astype(object).where(column.notna(), None).to_numpy()
 
 
-def _texts(values: Any) -> list[str]:
-    """Return ids or labels as text; whole numbers that were stored as floats lose their ``.0``."""
+def _texts(path: Path, values: Any) -> list[str]:
+    """Return ids, classes or labels as text; whole numbers that were stored as floats lose their ``.0``."""
     values = np.asarray(values)
     if values.dtype.kind == "S":
         values = np.char.decode(values, "utf-8", "backslashreplace")
-    if np.issubdtype(values.dtype, np.floating) and np.isfinite(values).all() and (values == np.floor(values)).all():
+    if values.dtype.kind == "f" and (np.abs(values) < 2**63).all() and (values == np.floor(values)).all():
         values = values.astype(np.int64)
-    return ["" if v is None or v != v else str(v).strip() for v in values.ravel().tolist()]
+    try:
+        listed = values.ravel().tolist()
+        odd = next((v for v in listed if hasattr(v, "__len__") and not isinstance(v, str)), None)
+        if odd is not None:
+            raise UserError(f"{path}: ids and labels must be text or numbers, found a {type(odd).__name__}")
+        texts = ["" if v is None or v != v else str(v).strip() for v in listed]
+        "".join(texts).encode()
+    except UnicodeError:
+        raise UserError(f"{path} has ids or labels that are no text: they hold half a character") from None
+    except ValueError as error:
+        raise error if isinstance(error, UserError) else UserError(f"{path}: {_sentence(error)}") from None
+    return texts
 
 
 def _text(path: Path, line: int, cell: str) -> str:

@@ -59,6 +59,8 @@ def model_shares(
 
 
 def _comparison(comparison: Comparison, chosen: str) -> str:
+    if not comparison.scores:
+        return '<p class="soft">Nothing was compared (--compare none).</p>'
     rows = []
     for score in comparison.scores:
         mark = ' class="chosen"' if score.name == chosen else ""

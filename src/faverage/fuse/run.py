@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from faverage.explain import Explanation
 from faverage.fuse.base import Listener, UserError, model_names
 from faverage.fuse.bundle import Bundle, load_bundle, save_bundle
-from faverage.fuse.compare import compare, new_fuser, sample
+from faverage.fuse.compare import Comparison, chosen_fusers, new_fuser, sample
+from faverage.fuse.compare import compare as compare_fusers
 from faverage.fuse.join import check_classes, join, labels_of
 from faverage.fuse.read import read_labels, read_predictions
 from faverage.fuse.report import write_report
@@ -35,6 +36,7 @@ def fuse_files(
     *,
     fuser: str = "afa",
     folds: int = 5,
+    compare: str = "all",
     strict: bool = False,
     allow_missing: bool = False,
     id_column: str | None = None,
@@ -54,6 +56,7 @@ def fuse_files(
         out: the ``.csv`` file to write.
         fuser: the name of the fuser to fit.
         folds: how many folds the comparison of fusers has.
+        compare: the fusers to compare: ``all``, ``none``, or names with commas between.
         strict: refuse what is odd instead of warning.
         allow_missing: take rows that a file lacks for "no answer".
         id_column: the column of ids; by default the first.
@@ -73,8 +76,10 @@ def fuse_files(
         raise UserError(f"unknown fuser '{fuser}'; known are {', '.join(fuser_names())}")
     if folds < 2:
         raise UserError(f"--folds must be at least 2, got {folds}")
+    compared = chosen_fusers(compare)
     options: dict[str, str | int | bool | None]
     options = {"fuser": fuser, "folds": folds, "seed": seed, "strict": strict, "allow-missing": allow_missing}
+    options["compare"] = None if compare == "all" else compare
     options |= {"id": id_column, "label": label_column, "force": True}  # by then the outputs exist
     _check_files(paths)
     check_outputs(outputs, [*paths, labels], force)
@@ -88,14 +93,17 @@ def fuse_files(
     known, rows_of = [list(table.classes) for table in tables], [len(table.ids) for table in tables]
     joined = join(tables, truth, allow_missing=allow_missing, listener=listener)
     rows, y = labels_of(joined, truth)
-    if len(y) < folds:
+    if compared and len(y) < folds:
         raise UserError(f"--folds {folds} needs at least {folds} labelled rows with predictions, found {len(y)}")
     if len(set(y.tolist())) < 2:
         raise UserError(f"the labelled rows with predictions are all of the class '{joined.classes[y[0]]}'")
 
     few = sample(y, int(np.prod(joined.scores.shape[1:])), seed)
     shown = joined.scores[rows[few]]
-    comparison = compare(shown, y[few], names, folds=folds, seed=seed, of=len(y), listener=listener)
+    comparison = Comparison()
+    if compared:
+        at = {"folds": folds, "seed": seed, "of": len(y)}
+        comparison = compare_fusers(compared, shown, y[few], names, **at, listener=listener)
     listener.progress(f"fitting {fuser}", 0, 1)
     fitted = _fit(fuser, joined.scores if len(rows) == len(joined.ids) else joined.scores[rows], y, seed)
     explanation, unexplained = _explain(fitted, shown, y[few], seed, names, joined.classes)
@@ -128,6 +136,7 @@ def apply_files(
     files: Sequence[str | Path],
     out: str | Path,
     *,
+    by_position: bool = False,
     strict: bool = False,
     allow_missing: bool = False,
     id_column: str | None = None,
@@ -136,8 +145,9 @@ def apply_files(
 ) -> Path:
     """Fuse the predictions in ``files`` with a fuser that ``fuse_files`` wrote; return ``out``.
 
-    Files belong to the models of their names (the file's stem); those of other names take the places that are left, in
-    order. The other arguments are those of ``fuse_files``.
+    Files belong to the models of their names (the file's stem), where words that all of them share do not count:
+    ``a_new.csv`` and ``b_new.csv`` are the files of the models a and b. Other names are refused, unless ``by_position``
+    says that the files come in the order of the models. The other arguments are those of ``fuse_files``.
     """
     paths, fuser, out = [Path(file) for file in files], Path(fuser), Path(out)
     listener = listener or Listener()
@@ -145,7 +155,7 @@ def apply_files(
     bundle = load_bundle(fuser)
     _check_files(paths)
     check_outputs([out], [*paths, fuser], force)
-    order = bundle.order(paths, listener)
+    order = bundle.order(paths, by_position)
     tables = _read(paths, id_column, allow_missing, listener)
     lead, tables = tables[0], [tables[i] for i in order]
     for model, table in enumerate(tables):

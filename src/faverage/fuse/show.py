@@ -1,16 +1,18 @@
-"""What a person sees in the terminal: warnings as they come, a progress bar, and the result as tables."""
+"""What a person sees: warnings as they come, a progress bar (or plain lines), and the result as tables."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from faverage.fuse.base import Listener
+from faverage._lines import Lines
+from faverage.fuse.base import Listener, printable
 from faverage.fuse.report import model_shares
 from faverage.fuse.result import Result
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 __all__ = ["Screen", "show"]
 
@@ -18,7 +20,7 @@ _MOST_CLASSES = 20  # classes whose trusted model is printed; the report has the
 
 
 class Screen(Listener):
-    """Prints warnings, and shows a bar while it is open; the bar leaves nothing behind."""
+    """Prints warnings, and shows a bar while it is open, which leaves nothing behind; lines where no terminal is."""
 
     def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -27,6 +29,7 @@ class Screen(Listener):
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[str, Any] = {}
+        self._lines = Lines("", 0)
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -42,10 +45,15 @@ class Screen(Listener):
         from rich.text import Text
 
         super().note(text)
-        self._bars.console.print(Text.assemble(("Warning: ", "yellow"), text), soft_wrap=True)
+        self._bars.console.print(Text.assemble(("Warning: ", "yellow"), printable(text)), soft_wrap=True)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Move the bar of ``what``, and take away the bars of what is over."""
+        """Move the bar of ``what``, and take away the bars of what is over; or write a line where it is time to."""
+        if self._bars.disable:
+            if what != self._lines.what:
+                self._lines = Lines(what, total)
+            self._lines.update(done)
+            return
         for name in [name for name in self._tasks if name != what]:
             self._bars.remove_task(self._tasks.pop(name))
         if what not in self._tasks:
@@ -55,10 +63,20 @@ class Screen(Listener):
 
 def show(result: Result, console: Console) -> None:
     """Print the comparison, what AFA learned, and which files were written."""
-    from rich.table import Table
-    from rich.text import Text
+    if result.comparison.scores:
+        _show_comparison(result, console)
+    _show_explanation(result, console)
+    console.print(
+        _words(f"Fitted {result.fuser} on {result.labelled:,} labelled rows; predicted {result.rows:,} rows."),
+        soft_wrap=True,
+    )
+    console.print(_words("Wrote " + ", ".join(map(str, result.outputs))), soft_wrap=True)
 
-    console.print(Text(result.comparison.describe()))
+
+def _show_comparison(result: Result, console: Console) -> None:
+    from rich.table import Table
+
+    console.print(_words(result.comparison.describe()))
     table = Table()
     table.add_column("fuser or model", overflow="fold")
     for name in ("log-loss", "accuracy", "macro F1", "fit (s)"):
@@ -68,28 +86,21 @@ def show(result: Result, console: Console) -> None:
         style = "bold" if score.name == result.fuser else ""
         if score.failed:
             failed.append(score)
-            table.add_row(Text(score.name), "failed", "", "", "", style=style)
+            table.add_row(_words(score.name), "failed", "", "", "", style=style)
             continue
         numbers = [f"{value:.4f}" for value in (score.log_loss, score.accuracy, score.macro_f1)]
         seconds = "–" if score.seconds is None else f"{score.seconds:.2f}"
-        table.add_row(Text(score.name), *numbers, seconds, style=style)
+        table.add_row(_words(score.name), *numbers, seconds, style=style)
     console.print(table)
     for score in failed:
-        console.print(Text(f"{score.name} failed: {score.failed}", "yellow"), soft_wrap=True)
-    _show_explanation(result, console)
-    console.print(
-        Text(f"Fitted {result.fuser} on {result.labelled:,} labelled rows; predicted {result.rows:,} rows."),
-        soft_wrap=True,
-    )
-    console.print(Text("Wrote " + ", ".join(map(str, result.outputs))), soft_wrap=True)
+        console.print(_words(f"{score.name} failed: {score.failed}", "yellow"), soft_wrap=True)
 
 
 def _show_explanation(result: Result, console: Console) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     if result.explanation is None:
-        console.print(Text(f"AFA cannot be explained: {result.unexplained}", "yellow"), soft_wrap=True)
+        console.print(_words(f"AFA cannot be explained: {result.unexplained}", "yellow"), soft_wrap=True)
         return
     models, _, shares = model_shares(result.explanation)
     overall = [
@@ -97,16 +108,25 @@ def _show_explanation(result: Result, console: Console) -> None:
         ("Share of each model in AFA", list(zip(models, shares.mean(0).tolist(), strict=True))),
     ]
     for title, rows in overall:
-        console.print(Text(f"\n{title}"))
+        console.print()
+        console.print(_words(title))
         table = Table(show_header=False)
         for name, share in rows:
-            table.add_row(Text(name, overflow="fold"), Text(f"{share:.1%}", justify="right"))
+            table.add_row(_words(name, overflow="fold"), _words(f"{share:.1%}", justify="right"))
         console.print(table)
-    console.print(Text("\nMost trusted model by class"))
+    console.print()
+    console.print(_words("Most trusted model by class"))
     table = Table("class", "model", "share", "mean")
     trusted = result.explanation.trusted.rows
     for label, model, share, mean in trusted[:_MOST_CLASSES]:
-        table.add_row(Text(str(label)), Text(str(model)), f"{share:.1%}", Text(str(mean)))
+        table.add_row(_words(str(label)), _words(str(model)), f"{share:.1%}", _words(str(mean)))
     if len(trusted) > _MOST_CLASSES:
         table.add_row(f"… {len(trusted) - _MOST_CLASSES} more in the report")
     console.print(table)
+
+
+def _words(text: str, style: str = "", **options: Any) -> Text:
+    """Return text for the console, in which nothing can steer the terminal."""
+    from rich.text import Text
+
+    return Text(printable(text), style, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +77,8 @@ def check_table(table: Predictions) -> None:
         raise UserError(f"{path} has no rows below its header" if table.unit == "line" else f"{path} has no rows")
     if "" in classes:
         raise UserError(f"{path}: column {classes.index('') + 2} has no name; expected the label of a class")
-    twice = [c for i, c in enumerate(classes) if c in classes[:i]]
-    if twice:
+    if len(set(classes)) < len(classes):
+        twice = [name for name, times in Counter(classes).items() if times > 1]
         raise UserError(f"{path} has two columns for class {some(twice)}")
     if len(classes) < 2:
         raise UserError(f"{path} has one class only ({some(classes)}); give one column for each class, at least two")

@@ -11,7 +11,7 @@ import torch
 
 from faverage.explain import Explanation, check_names, from_shares
 from faverage.fusion._fits import SOFT, SOFTENINGS, LinearFit, ScalarFit
-from faverage.fusion.arrays import Array, folds_of, known_classes, softmax, subsample
+from faverage.fusion.arrays import Array, folds_of, known_classes, number, softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
 from faverage.network import AFA
 
@@ -87,12 +87,17 @@ class AFAFuser(Fuser):
         names = candidates.names(len(x))
         self.losses = {}
         if len(names) > 1 and len(x) > 1:
-            losses = _held_out(candidates, names, _dense(x), labels, w, min(self.folds, len(x)))
+            dense = _dense(x)
+            every = candidates.fit(names, dense, labels, w)
+            losses = _held_out(candidates, every, dense, labels, w, min(self.folds, len(x)))
             total = np.array([losses[name] for name in names])
             self.losses = {name: float(v / w.sum()) for name, v in zip(names, total, strict=True)}
             share = softmax(-_SHARPNESS * total) if self.combine == "average" else np.eye(len(total))[total.argmin()]
             share = np.where(share < _LEAST, 0.0, share)
             self.weights = {n: float(s / share.sum()) for n, s in zip(names, share, strict=True) if s > 0}
+            if len(x) == int((weight > 0).sum()):  # all rows that count
+                self.fits = {name: every[name] for name in self.weights}
+                return
         else:
             self.weights = {names[0]: 1.0}
         x, labels, w = subsample(scores, y, weight, _FIT_SCORES)
@@ -136,12 +141,16 @@ class AFAFuser(Fuser):
             state |= {f"{i}.{k}": v for k, v in parts.items() if isinstance(v, np.ndarray)}
         return state
 
-    def _set_state(self, state: dict[str, Any]) -> None:
-        self.losses, self.weights, self.fits = state["losses"], state["weights"], {}
+    def _set_state(self, state: dict[str, Any], n_models: int, n_classes: int) -> None:
+        self.losses = {name: number(loss, "losses") for name, loss in state["losses"].items()}
+        self.weights = {name: number(share, "weights", low=0) for name, share in state["weights"].items()}
+        if set(self.weights) != set(state["fits"]) or not sum(self.weights.values()) > 0:
+            raise ValueError("its weights are not those of its fits")
+        self.fits = {}
         for i, (name, plain) in enumerate(state["fits"].items()):
             arrays = {k.split(".", 1)[1]: v for k, v in state.items() if k.startswith(f"{i}.")}
-            parts = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()} | arrays
-            self.fits[name] = ScalarFit(**parts) if "mix" in parts else LinearFit(**parts)
+            kind: type[Fit] = ScalarFit if "mix" in arrays else LinearFit
+            self.fits[name] = kind.read(plain | arrays, n_models, n_classes)
 
 
 @dataclass
@@ -174,8 +183,14 @@ class Candidates:
             return (SOFT,), (10.0, 1.0)
         return SOFTENINGS, (10.0, 3.0, 1.0, 0.3, 0.1)
 
-    def fit(self, names: list[str], x: Array, y: Array, weight: Array) -> dict[str, Fit]:
-        """Fit the named candidates to padded scores; wider structures are shrunk to the scalar geometric mean."""
+    def fit(
+        self, names: list[str], x: Array, y: Array, weight: Array, near: dict[str, Fit] | None = None
+    ) -> dict[str, Fit]:
+        """Fit the named candidates to padded scores; wider structures are shrunk to the scalar geometric mean.
+
+        ``near`` has fits to similar rows to start from.
+        """
+        near = near or {}
         fits: dict[str, Fit] = {}
         scalars: dict[str, tuple[tuple[str, ...], bool, float, float]] = {  # means, temperature, shrink, floor
             "mean": (ARITHMETIC, False, 0.0, 1e-6),
@@ -186,40 +201,51 @@ class Candidates:
         }
         shared = bool(self.known.all())
         start = np.full(x.shape[1], 0.5)  # of its own log-probability, where the scalar fit is no sane start
+
+        def scalar(name: str) -> ScalarFit:
+            means, temperature, shrink, floor = scalars[name]
+            old = near.get(name)
+            return ScalarFit.fit(
+                x, y, weight, means, temperature=temperature, shrink=shrink, floor=floor,
+                near=old if isinstance(old, ScalarFit) else None,
+            )  # fmt: skip
+
+        def linear(name: str, structure: Literal["per_class", "full"], warm: LinearFit | None) -> LinearFit:
+            old = near.get(name, warm)
+            return LinearFit.fit(
+                x, y, weight, self.known, structure, start,
+                softenings=softenings if structure == "full" else (SOFT,),
+                shrink=float(name.split()[1]) if structure == "full" else 30.0,
+                warm=old if isinstance(old, LinearFit) else None,
+            )  # fmt: skip
+
         if shared and any(name not in scalars or name == "geometric, T" for name in names):
-            means, temperature, shrink, floor = scalars["geometric, T"]
-            pool = ScalarFit.fit(x, y, weight, means, temperature=temperature, shrink=shrink, floor=floor)
+            pool = scalar("geometric, T")
             start = pool.temperature * pool.weights[0]
             fits["geometric, T"] = pool
         softenings = self._shrinkages(len(x))[0]
         previous: LinearFit | None = None
         for name in names:
             if name in scalars and name not in fits:
-                means, temperature, shrink, floor = scalars[name]
-                fits[name] = ScalarFit.fit(x, y, weight, means, temperature=temperature, shrink=shrink, floor=floor)
+                fits[name] = scalar(name)
             elif name == "per class":
-                fits[name] = LinearFit.fit(
-                    x, y, weight, self.known, "per_class", start, softenings=(SOFT,), shrink=30.0
-                )
+                fits[name] = linear(name, "per_class", None)
             elif name.startswith("full"):
-                previous = LinearFit.fit(
-                    x, y, weight, self.known, "full", start,
-                    softenings=softenings, shrink=float(name.split()[1]), warm=previous,
-                )  # fmt: skip
-                fits[name] = previous
+                fits[name] = previous = linear(name, "full", previous)
         return {name: fits[name] for name in names}
 
 
 def _held_out(
-    candidates: Candidates, names: list[str], x: Array, y: Array, weight: Array, n_folds: int
+    candidates: Candidates, every: dict[str, Fit], x: Array, y: Array, weight: Array, n_folds: int
 ) -> dict[str, float]:
-    """Return the summed loss of each candidate on rows that it was not fitted on."""
+    """Return the summed loss of each candidate on rows that it was not fitted on; ``every``: the fits to all rows."""
     fold = folds_of(y, n_folds)
+    names = list(every)
     total = dict.fromkeys(names, 0.0)
     for f in range(n_folds):
         inside, outside = fold != f, fold == f
         rows = np.arange(int(outside.sum()))
-        for name, fit in candidates.fit(names, x[inside], y[inside], weight[inside]).items():
+        for name, fit in candidates.fit(names, x[inside], y[inside], weight[inside], every).items():
             log_prob = fit.log_prob(x[outside])[rows, y[outside]]
             total[name] -= float(weight[outside] @ np.maximum(log_prob, np.log(1e-15)))
     return total

@@ -13,6 +13,7 @@ Array = NDArray[Any]
 _KEPT_ROWS = 10_000  # rows of earlier data that partial_fit trains on again, at most,
 _KEPT_SCORES = 1 << 22  # and how many scores they may hold
 _MERGE_SCORES = 1 << 24  # up to this size equal rows are merged before training
+_MOST = 1e12  # weights in a file that are larger were not learned
 _CHUNK = 1 << 22  # scores worked on at a time where all of them are looked at
 
 
@@ -134,6 +135,27 @@ def sample(scores: Array, y: Array, weight: Array) -> tuple[Array, Array, Array]
     limit = min(_KEPT_SCORES, _KEPT_ROWS * int(np.prod(scores.shape[1:])))
     kept, kept_y, kept_weight = subsample(scores, y, weight, limit)
     return kept.astype(np.float32), kept_y, kept_weight * (weight.sum() / kept_weight.sum())
+
+
+def learned(
+    state: dict[str, Any], name: str, shape: tuple[int, ...], low: float = -_MOST, high: float = _MOST
+) -> Array:
+    """Return an array of what was learned, from a file: floats of this shape in this range, or raise ValueError."""
+    value = state.get(name)
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.shape != shape:
+        found = f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise ValueError(f"'{name}' must be floats of shape {shape}, got {found}")
+    value = value.astype(np.float64, copy=False)
+    if not ((value >= low) & (value <= high)).all():
+        raise ValueError(f"'{name}' must be finite numbers from {low:g} to {high:g}")
+    return value
+
+
+def number(value: Any, name: str, low: float = -_MOST, high: float = _MOST) -> float:
+    """Return a number from a file, or raise ValueError unless it is one in this range."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ValueError(f"'{name}' must be a number from {low:g} to {high:g}, got {str(value)[:40]!r}")
+    return float(value)
 
 
 def softmax(z: Array) -> Array:

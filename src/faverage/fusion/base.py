@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from faverage.fusion.arrays import (
     Array,
@@ -38,8 +39,9 @@ from faverage.fusion.arrays import (
     sample,
 )
 from faverage.storage import read_tensors, write_tensors
+from faverage.threads import few_threads
 
-__all__ = ["FUSERS", "Fuser", "fuser_names", "get_fuser", "load_fuser", "register_fuser"]
+__all__ = ["FUSERS", "Fuser", "fuser_names", "get_fuser", "load_fuser", "register_fuser", "unpack_fuser"]
 
 FUSERS: dict[str, type[Fuser]] = {}
 F = TypeVar("F", bound="type[Fuser]")
@@ -108,8 +110,26 @@ class Fuser:
                 f"got {scores.shape}"
             )
         fused = np.empty((n, classes))
-        for rows in chunks(scores):
-            fused[rows] = self._fuse(scores[rows])
+        with few_threads(_work(scores)):
+            for rows in chunks(scores):
+                fused[rows] = self._fuse(scores[rows])
+        return fused
+
+    def held_out(self, scores: ArrayLike, y: ArrayLike, fold: Array) -> Array:
+        """Return probabilities ``(n, N)``: those of each fold by a fuser of these options, fitted on the other folds.
+
+        Args:
+            scores: ``(n, K, N)``, as for ``fit``.
+            y: labels ``(n,)``.
+            fold: the fold of each row, ``(n,)``.
+        """
+        scores = check_scores(scores)
+        y, _ = check_labels(scores, y, None)
+        fused = np.empty((len(y), scores.shape[2]))
+        with few_threads(_work(scores)):
+            for part in np.unique(fold):
+                train = fold != part
+                fused[~train] = get_fuser(self).fit(scores[train], y[train]).predict_proba(scores[~train])
         return fused
 
     def predict(self, scores: ArrayLike) -> Array:
@@ -146,6 +166,10 @@ class Fuser:
 
         The file holds the sample of training rows that ``partial_fit`` needs, up to 10,000.
         """
+        return write_tensors(path, "fuser", *self.pack())
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return what ``save`` writes, JSON data and tensors; ``unpack_fuser`` makes a fuser of it again."""
         if self.trains:
             self._need_fit("save")
         state = self._state()
@@ -159,8 +183,7 @@ class Fuser:
         arrays = {f"state.{k}": v for k, v in state.items() if isinstance(v, np.ndarray)}
         if self._kept is not None:
             arrays |= {f"kept.{i}": a for i, a in enumerate(self._kept)}
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-        return write_tensors(path, "fuser", config, tensors)
+        return config, {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
 
     # What a fuser defines --------------------------------------------------------------------------------------------
 
@@ -179,18 +202,22 @@ class Fuser:
         """Return what was learned: arrays, and plain JSON data, by name."""
         return {}
 
-    def _set_state(self, state: dict[str, Any]) -> None:
-        """Take back what ``_state`` returned."""
+    def _set_state(self, state: dict[str, Any], n_models: int, n_classes: int) -> None:
+        """Take back what ``_state`` returned, for K models and N classes.
+
+        It comes from a file, which may be broken: raise ValueError for anything that ``_predict`` could not work with.
+        """
 
     # ------------------------------------------------------------------------------------------------------------------
 
     def _train(self, scores: Array, y: Array, weight: Array) -> None:
         if self.trains:
-            used = merge_rows(scores, y, weight)
-            fresh = copy.copy(self)  # a failed fit leaves the fuser as it was
-            fresh._fit(*used)
-            self.__dict__.update(fresh.__dict__)
-            self._kept = sample(*used)
+            with few_threads(_work(scores)):
+                used = merge_rows(scores, y, weight)
+                fresh = copy.copy(self)  # a failed fit leaves the fuser as it was
+                fresh._fit(*used)
+                self.__dict__.update(fresh.__dict__)
+                self._kept = sample(*used)
         self.n_models, self.n_classes = scores.shape[1:]
         self._fitted = (self.n_models, self.n_classes)
 
@@ -216,6 +243,11 @@ class Fuser:
     def _need_fit(self, verb: str) -> None:
         if self._fitted is None:
             raise ValueError(f"{verb} needs a fitted fuser: call fit(scores, y) first")
+
+
+def _work(scores: Array) -> float:
+    """Return the work of one pass over the scores with a full matrix, K·N inputs to N outputs."""
+    return float(scores.size * scores.shape[2])
 
 
 def _count(verb: str, n: Any) -> int:
@@ -258,15 +290,37 @@ def get_fuser(fuser: str | Fuser, **options: Any) -> Fuser:
 def load_fuser(path: str | Path) -> Fuser:
     """Read a fuser that ``Fuser.save`` wrote."""
     config, tensors = read_tensors(path, "fuser")
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     try:
-        fuser = get_fuser(config["name"], **config["options"])
-        fuser.n_models, fuser.n_classes = config["size"]
-        fuser._fitted = tuple(config["fitted"]) if config["fitted"] else None
-        state = {name.removeprefix("state."): a for name, a in arrays.items() if name.startswith("state.")}
-        fuser._set_state({**config["state"], **state})
-        if "kept.0" in arrays:
-            fuser._kept = (arrays["kept.0"], arrays["kept.1"], arrays["kept.2"])
-    except (KeyError, TypeError, ValueError) as error:
+        return unpack_fuser(config, tensors)
+    except ValueError as error:
         raise ValueError(f"{path} does not describe a fuser of this version: {error}") from None
+
+
+def unpack_fuser(config: Any, tensors: dict[str, Tensor]) -> Fuser:
+    """Return the fuser that ``Fuser.pack`` described, or raise ValueError for whatever is no such description."""
+    try:
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        fuser = get_fuser(config["name"], **config["options"])
+        size = tuple(config["size"])
+        fitted = None if config["fitted"] is None else tuple(config["fitted"])
+        for pair in (size, fitted or size):
+            if len(pair) != 2 or any(isinstance(v, bool) or not isinstance(v, int) or v < 0 for v in pair):
+                raise ValueError(f"it has the size {pair}, expected numbers of models and classes")
+        if fitted is None and (fuser.trains or size != (0, 0)):
+            raise ValueError(f"it has the size {size}, but was never fitted")
+        if fitted is not None and not (1 <= fitted[0] <= size[0] and 1 <= fitted[1] <= size[1]):
+            raise ValueError(f"it was fitted to the size {fitted}, which {size} cannot have grown from")
+        fuser.n_models, fuser.n_classes = size
+        fuser._fitted = fitted
+        state = {name.removeprefix("state."): a for name, a in arrays.items() if name.startswith("state.")}
+        fuser._set_state({**config["state"], **state}, *(fitted or size))
+        if "kept.0" in arrays:
+            scores = check_scores(arrays["kept.0"])
+            if scores.shape[1] > size[0] or scores.shape[2] > size[1]:
+                raise ValueError(f"its kept rows have shape {scores.shape}, but its size is {size}")
+            fuser._kept = (scores, *check_labels(scores, arrays["kept.1"], arrays["kept.2"]))
+    except KeyError as error:
+        raise ValueError(f"it lacks {error}") from None
+    except (TypeError, AttributeError, IndexError, OverflowError, RuntimeError, MemoryError) as error:
+        raise ValueError(" ".join(str(error).split())[:200] or type(error).__name__) from None
     return fuser

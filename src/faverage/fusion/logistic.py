@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from faverage.align import pad
-from faverage.fusion.arrays import Array, folds_of, log_softmax, subsample
+from faverage.fusion.arrays import Array, folds_of, learned, log_softmax, number, subsample
 from faverage.fusion.base import Fuser, register_fuser
 from faverage.fusion.pools import check_positive
 
@@ -20,6 +19,7 @@ _CHOOSE_WORK = 1e9  # rows x features x classes of logistic: at most this much w
 _FIT_WORK = 1e10  # and this much in the final fit
 _SMALL_WORK = 2e7  # up to this much all folds are held out in turn; above it only the first, and 100 steps a fit
 _FOLDS = 5
+_WIDE = 512  # more features than this are not whitened
 _FLOOR = 1e-4  # share of the uniform distribution in what logistic returns
 
 Features = Literal["p", "log", "both"]
@@ -89,7 +89,8 @@ class Logistic(Fuser):
         self._columns: Array = _varying(x)
         if len(self._columns) < x.shape[1]:
             x = x[:, self._columns]
-        self.linear = _regress(_model(len(x) * work), x, labels, weights, self.chosen[1])
+        regression = _Regression(x, labels, weights[None], small=len(x) * work <= _SMALL_WORK)
+        self.linear = regression.fit(self.chosen[1], precise=True)[0]
 
     def _choose(self, rows: Array, y: Array, weight: Array) -> tuple[Features, float]:
         """Return φ and C by cross-validation; on a single row, the scores and C = 1."""
@@ -98,18 +99,18 @@ class Logistic(Fuser):
         best, chosen = math.inf, (kinds[0], 1.0 if self.C is None else self.C)
         if len(y) == 1 or len(kinds) == len(strengths) == 1:
             return chosen
-        n_folds, work = min(_FOLDS, len(y)), 2 * rows.size * rows.shape[2]
+        n_folds, small = min(_FOLDS, len(y)), 2 * rows.size * rows.shape[2] <= _SMALL_WORK
         fold = folds_of(y, n_folds)
+        parts = range(n_folds if small else 1)
         for kind in kinds:
             x = _features(rows, kind)
             x = x[:, _varying(x)]
-            models = [_model(work) for _ in range(n_folds if work <= _SMALL_WORK else 1)]
+            regression = _Regression(x, y, np.stack([np.where(fold != i, weight, 0.0) for i in parts]), small=small)
             last = math.inf
             for strength in strengths:
                 loss = 0.0
-                for i, model in enumerate(models):
-                    train, test = fold != i, fold == i
-                    linear = _regress(model, x[train], y[train], weight[train], strength)
+                for i, linear in zip(parts, regression.fit(strength), strict=True):
+                    test = fold == i
                     p = linear.predict(x[test], rows.shape[2])[np.arange(int(test.sum())), y[test]]
                     loss -= float(weight[test] @ np.log(p))
                 if loss < best:
@@ -126,10 +127,25 @@ class Logistic(Fuser):
     def _state(self) -> dict[str, Any]:
         return {"chosen": list(self.chosen), "columns": self._columns, **self.linear._asdict()}
 
-    def _set_state(self, state: dict[str, Any]) -> None:
+    def _set_state(self, state: dict[str, Any], n_models: int, n_classes: int) -> None:
         kind, strength = state["chosen"]
-        self.chosen, self._columns = (kind, strength), state["columns"]
-        self.linear = Linear(state["classes"], state["coef"], state["intercept"])
+        if kind not in FEATURES:
+            raise ValueError(f"'chosen' names the features {kind!r}, expected one of {FEATURES}")
+        self.chosen = (kind, number(strength, "chosen", low=0))
+        self._columns = _places(state, "columns", n_models * n_classes * (2 if kind == "both" else 1))
+        classes = _places(state, "classes", n_classes)
+        coef = learned(state, "coef", (len(classes), len(self._columns)))
+        self.linear = Linear(classes, coef, learned(state, "intercept", (len(classes),)))
+
+
+def _places(state: dict[str, Any], name: str, n: int) -> Array:
+    """Return different whole numbers below n from a file, at least one, or raise ValueError."""
+    places = state.get(name)
+    if not isinstance(places, np.ndarray) or places.ndim != 1 or places.dtype != np.int64 or not len(places):
+        raise ValueError(f"'{name}' must be a list of whole numbers")
+    if places.min() < 0 or places.max() >= n or len(np.unique(places)) < len(places):
+        raise ValueError(f"'{name}' must be different whole numbers below {n}")
+    return places
 
 
 def _features(rows: Array, kind: Features) -> Array:
@@ -147,24 +163,84 @@ def _varying(x: Array) -> Array:
     return columns if len(columns) else np.zeros(1, dtype=np.int64)
 
 
-def _model(work: float) -> Any:
-    """Return an unfitted model that will start each fit where its last one ended."""
-    from sklearn.linear_model import LogisticRegression
+class _Regression:
+    """Logistic regressions on the same rows with F sets of weights, all in one L-BFGS.
 
-    return LogisticRegression(warm_start=True, max_iter=1000 if work <= _SMALL_WORK else 100)
+    Each minimises the weighted sum of losses plus ‖B‖²/2C (‖B‖²/C for two classes, of which one row would do, as in
+    scikit-learn). Each fit starts where the last one ended. Small problems are solved in coordinates in which the
+    Hessian of each class, at that start, is about the identity: a fifth of the steps.
 
+    Args:
+        x: features ``(n, d)``.
+        y: labels ``(n,)``.
+        weight: ``(F, n)``; rows of weight 0 do not count.
+        small: take as many steps as needed; else a hundred at most.
+    """
 
-def _regress(model: Any, x: Array, y: Array, weight: Array, strength: float) -> Linear:
-    """Fit; that the last digits are missing when the iterations are used up is no reason to warn."""
-    from sklearn.exceptions import ConvergenceWarning
+    def __init__(self, x: Array, y: Array, weight: Array, *, small: bool) -> None:
+        self.classes, self.y = np.unique(y, return_inverse=True)
+        self.weight, self.small = weight, small
+        self.here = np.zeros((len(self.classes), len(weight)), dtype=bool)  # which class has rows in which set
+        for f, w in enumerate(weight):
+            self.here[self.y[w > 0], f] = True
+        self.whiten = small and x.shape[1] <= _WIDE
+        self.mean = x.mean(0) if self.whiten else np.zeros(x.shape[1])
+        self.x = x - self.mean if self.whiten else x
+        self.coef = np.zeros((*self.here.shape, x.shape[1]))
+        self.intercept = np.zeros(self.here.shape)
 
-    classes = np.unique(y)
-    if len(classes) == 1:
-        return Linear(classes, np.zeros((1, x.shape[1])), np.zeros(1))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.set_params(C=strength).fit(x, y, sample_weight=weight)
-    coef, intercept = model.coef_, model.intercept_
-    if len(classes) == 2:  # one row, the logit of the second class
-        coef, intercept = np.concatenate([0 * coef, coef]), np.concatenate([0 * intercept, intercept])
-    return Linear(classes, coef.copy(), intercept.copy())
+    def fit(self, strength: float, *, precise: bool = False) -> list[Linear]:
+        """Return the F regressions for C = ``strength``."""
+        from scipy.optimize import minimize
+
+        shape, size = self.coef.shape, self.coef.size
+        penalty = np.where(self.here.sum(0) == 2, 2.0, 1.0)[:, None] / strength  # (F, 1)
+        turn, lift = self._turn(strength) if self.whiten else (None, np.ones((shape[0], 1)))
+        rows, scale = np.arange(len(self.x)), 1 / self.weight.sum()
+
+        def objective(t: Array) -> tuple[float, Array]:
+            inner = t[:size].reshape(shape)
+            coef = inner if turn is None else np.matmul(inner, turn)
+            z = self._logits(coef, t[size:].reshape(shape[:2]) * lift)
+            own = z[self.y, :, rows].T
+            np.exp(z, out=z)
+            total = z.sum(0)
+            held = penalty * coef
+            loss = float((self.weight * (np.log(total) - own)).sum()) + 0.5 * float((held * coef).sum())
+            z *= self.weight / total
+            z[self.y, :, rows] -= self.weight.T
+            gradient = (z.reshape(-1, len(self.x)) @ self.x).reshape(shape) + held
+            if turn is not None:
+                gradient = np.matmul(gradient, turn.transpose(0, 2, 1))
+            return loss * scale, np.concatenate([gradient.ravel(), (z.sum(2) * lift).ravel()]) * scale
+
+        start = self.coef if turn is None else np.matmul(self.coef, np.linalg.inv(turn))
+        first = np.concatenate([start.ravel(), (self.intercept / lift).ravel()])
+        options = {"maxiter": 1000 if self.small else 100, "ftol": 1e-12 if precise else 1e-6, "gtol": 1e-6}
+        t = minimize(objective, first, jac=True, method="L-BFGS-B", options=options).x
+        inner = t[:size].reshape(shape)
+        self.coef = inner if turn is None else np.matmul(inner, turn)
+        self.intercept = t[size:].reshape(shape[:2]) * lift
+        found = []
+        for f, here in enumerate(self.here.T):
+            coef = self.coef[here, f]
+            found.append(Linear(self.classes[here], coef, self.intercept[here, f] - coef @ self.mean))
+        return found
+
+    def _logits(self, coef: Array, intercept: Array) -> Array:
+        """Return logits ``(C, F, n)``, at most 0; classes that a set lacks are ruled out."""
+        z: Array = (coef.reshape(-1, coef.shape[2]) @ self.x.T).reshape(*intercept.shape, -1)
+        z += np.where(self.here, intercept, -1e9)[:, :, None]
+        z -= z.max(0)
+        return z
+
+    def _turn(self, strength: float) -> tuple[Array, Array]:
+        """Return for each class what makes its Hessian about the identity: coefficients = inner T, intercept = inner l.
+
+        T is ``(C, d, d)``, l ``(C, 1)``.
+        """
+        p = np.exp(self._logits(self.coef, self.intercept))
+        p /= p.sum(0)
+        spread = (self.weight * p * (1 - p)).mean(1)  # (C, n)
+        gram = np.matmul(self.x.T * spread[:, None], self.x) + np.eye(self.x.shape[1]) / strength
+        return np.linalg.inv(np.linalg.cholesky(gram)), 1 / np.sqrt(spread.sum(1, keepdims=True) + 1e-3)

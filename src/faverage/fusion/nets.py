@@ -5,6 +5,7 @@ All are trained by ``faverage.fit`` in the same way on padded scores; only the l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,20 +14,26 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from faverage.align import Padding, pad
+from faverage.align import Padding, check_padding, pad
 from faverage.blocks import Groups, GroupSpec
 from faverage.explain import Explanation, explain
-from faverage.fit import History, fit
-from faverage.fusion.arrays import Array, subsample
-from faverage.fusion.base import Fuser, register_fuser
+from faverage.fit import History, diverged, fit
+from faverage.fusion._stack import FullAFA, Layers, Rule, WeightedLayer, train_copies
+from faverage.fusion.arrays import Array, check_labels, check_scores, learned, merge_rows, number, subsample
+from faverage.fusion.base import Fuser, get_fuser, register_fuser
 from faverage.network import AFA, DEFAULT_MEANS, MeanSpec, Output, Structure
 from faverage.rows import Constraint, Rows
+from faverage.threads import few_threads
 
 __all__ = ["AFAPaper", "DeepNet", "NetworkFuser", "Perceptron", "ShallowNet", "WeightedAverage", "WeightedAverageNet"]
 
 _LIMIT = 1 << 26  # scores that a network learns from, at most
+_MOST_GROUPS = 1 << 20  # of classes, where their number is given alone
+_STACK_WEIGHTS = 1 << 18  # weights of all folds' networks that are trained side by side, at most,
+_STACK_SCORES = 1 << 24  # and the scores that they learn from
 
 
 class Perceptron(nn.Module):
@@ -113,7 +120,7 @@ class NetworkFuser(Fuser):
     device: str | None = None
 
     def __post_init__(self) -> None:
-        pad(np.ones((1, 1, 1)), self.padding, self.threshold)
+        check_padding(self.padding, self.threshold)
         for name in ("epochs", "batch_size"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
@@ -145,6 +152,44 @@ class NetworkFuser(Fuser):
             device=self.device,
         )
 
+    def held_out(self, scores: ArrayLike, y: ArrayLike, fold: Array) -> Array:
+        """As for every fuser; the small networks of all folds are trained side by side, each with its own steps."""
+        scores = check_scores(scores)
+        y, ones = check_labels(scores, y, None)
+        parts = np.unique(fold)
+        networks = [self._start(*scores.shape[1:]) for _ in parts]
+        rule = self._rule(networks[0])
+        weights = len(parts) * sum(p.numel() for p in networks[0].parameters())
+        plain = self.device in (None, "cpu") and not self.validation
+        if rule is None or not plain or weights > _STACK_WEIGHTS or len(parts) * scores.size > _STACK_SCORES:
+            return super().held_out(scores, y, fold)
+        fused = np.empty((len(y), scores.shape[2]))
+        with few_threads(float(self.batch_size) * weights):
+            groups: dict[tuple[int, int], list[int]] = {}  # folds that make as many batches of one size
+            data = []
+            for i, part in enumerate(parts):
+                x, labels, weight = merge_rows(*(a[fold != part] for a in (scores, y, ones)))
+                data.append((self._input(x).numpy(), labels, weight))
+                size = min(self.batch_size, len(labels))
+                groups.setdefault((size, -(-len(labels) // size)), []).append(i)
+            options = {name: getattr(self, name) for name in ("epochs", "batch_size", "lr", "seed")}
+            for group in groups.values():
+                losses = train_copies([networks[i] for i in group], rule, [data[i] for i in group], **options)
+                for i, history in zip(group, losses, strict=True):
+                    fuser, rows = get_fuser(self), fold == parts[i]
+                    assert isinstance(fuser, NetworkFuser)
+                    if diverged(history):
+                        fuser.fit(scores[~rows], y[~rows])  # it goes back to its last good weights
+                    else:
+                        fuser.network, fuser._fitted = networks[i].eval(), scores.shape[1:]
+                        fuser.n_models, fuser.n_classes = scores.shape[1:]
+                    fused[rows] = fuser.predict_proba(scores[rows])
+        return fused
+
+    def _rule(self, network: nn.Module) -> Rule | None:
+        """Return how copies of a network are trained side by side; None: they are not."""
+        return None
+
     def _input(self, scores: Array) -> Tensor:
         scores = scores.astype(np.promote_types(scores.dtype, np.float32), copy=False)
         return torch.from_numpy(pad(scores, self.padding, self.threshold).astype(np.float32, copy=False))
@@ -160,15 +205,30 @@ class NetworkFuser(Fuser):
         weights = {f"weights.{name}": value.cpu().numpy() for name, value in self.network.state_dict().items()}
         return {"history": self.history.to_dict(), **weights}
 
-    def _set_state(self, state: dict[str, Any]) -> None:
-        n_models, n_classes = self._fitted or (self.n_models, self.n_classes)
-        self.history = History(**state["history"])
+    def _set_state(self, state: dict[str, Any], n_models: int, n_classes: int) -> None:
+        self.history = _read_history(state["history"])
+        weights = {name: state[name] for name in state if name.startswith("weights.")}
+        given = sum(np.size(value) for value in weights.values())
+        if given < self._least(n_models, n_classes):  # before a network is built of sizes that a broken file claims
+            raise ValueError(f"{given} weights are too few for {n_models} models and {n_classes} classes")
         self.network = self._start(n_models, n_classes).eval()
-        weights = {name: torch.from_numpy(value) for name, value in state.items() if name.startswith("weights.")}
-        try:
-            self.network.load_state_dict({name.removeprefix("weights."): value for name, value in weights.items()})
-        except RuntimeError as error:
-            raise ValueError(str(error)) from None
+        for name, value in weights.items():
+            learned(state, name, np.shape(value))
+        self.network.load_state_dict({n.removeprefix("weights."): torch.from_numpy(v) for n, v in weights.items()})
+
+    def _least(self, n_models: int, n_classes: int) -> int:
+        """Return how many weights a network of these sizes has at least."""
+        return 0
+
+
+def _read_history(given: Any) -> History:
+    """Return a history from a file, or raise ValueError."""
+    losses = {name: [number(v, name, high=math.inf) for v in given[name]] for name in ("train", "validation")}
+    if given["stopped"] not in ("finished", "early", "diverged"):
+        raise ValueError(f"'stopped' is {given['stopped']!r}, which no training ends with")
+    return History(
+        **losses, best_epoch=int(number(given["best_epoch"], "best_epoch", low=-1)), stopped=given["stopped"]
+    )
 
 
 @register_fuser("afa-paper")
@@ -194,6 +254,8 @@ class AFAPaper(NetworkFuser):
             raise ValueError("output must be one that gives probabilities, got 'identity'")
         n = 1
         if isinstance(self.groups, Integral):
+            if not 1 <= self.groups <= _MOST_GROUPS:
+                raise ValueError(f"groups must be from 1 to {_MOST_GROUPS:,}, got {self.groups}")
             n = self.groups = int(self.groups)
         elif self.groups is not None:
             n = np.size(self.groups)
@@ -204,6 +266,14 @@ class AFAPaper(NetworkFuser):
         """Return the AFA network at its start, W = [I/K … I/K] and A = (scale/J)·[I … I]."""
         options: dict[str, Any] = {name: getattr(self, name) for name in ("mixing", "scale", "groups")}
         return AFA(n_models, n_classes, self.means, self.structure, self.output, self.constraint, **options)
+
+    def _least(self, n_models: int, n_classes: int) -> int:
+        wide = {"full": n_models * n_classes**2, "per_class": n_models * n_classes, "block": n_models * n_classes}
+        return len(self.means) * wide.get(self.structure, n_models)
+
+    def _rule(self, network: nn.Module) -> Rule | None:
+        assert isinstance(network, AFA)
+        return FullAFA(network) if FullAFA.takes(network) else None
 
     def explain(self, models: Sequence[str] | None = None, classes: Sequence[Any] | None = None) -> Explanation:
         """Return the shares of means and of models for each class, read off the weights."""
@@ -226,6 +296,12 @@ class ShallowNet(NetworkFuser):
         target = len(DEFAULT_MEANS) * n_classes**2 * (n_models + 1)
         hidden = round((target - n_classes) / (n_models * n_classes + n_classes + 1))
         return Perceptron(n_models, n_classes, [max(1, hidden)])
+
+    def _least(self, n_models: int, n_classes: int) -> int:
+        return n_models * n_classes**2
+
+    def _rule(self, network: nn.Module) -> Rule:
+        return Layers()
 
 
 @register_fuser("deep-net")
@@ -250,6 +326,12 @@ class DeepNet(NetworkFuser):
         width = min(max(n_models * n_classes, 16), 256) if self.width is None else self.width
         return Perceptron(n_models, n_classes, [width] * 4)
 
+    def _least(self, n_models: int, n_classes: int) -> int:
+        return (self.width or 16) * n_models * n_classes + 3 * (self.width or 16) ** 2
+
+    def _rule(self, network: nn.Module) -> Rule:
+        return Layers()
+
 
 @register_fuser("weighted-average")
 @dataclass(eq=False, kw_only=True)
@@ -261,3 +343,9 @@ class WeightedAverageNet(NetworkFuser):
     def build(self, n_models: int, n_classes: int) -> WeightedAverage:
         """Return the untrained network."""
         return WeightedAverage(n_models, n_classes)
+
+    def _least(self, n_models: int, n_classes: int) -> int:
+        return n_models + n_classes**2
+
+    def _rule(self, network: nn.Module) -> Rule:
+        return WeightedLayer()

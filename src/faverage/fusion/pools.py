@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from faverage.align import pad
-from faverage.fusion.arrays import Array, chunks, log_softmax, subsample
+from faverage.fusion.arrays import Array, chunks, learned, log_softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
 
 __all__ = ["Greedy", "LogPool"]
@@ -26,8 +26,8 @@ class Weighted(Fuser):
     def _state(self) -> dict[str, Any]:
         return {"weights": self.weights}
 
-    def _set_state(self, state: dict[str, Any]) -> None:
-        self.weights = state["weights"]
+    def _set_state(self, state: dict[str, Any], n_models: int, n_classes: int) -> None:
+        self.weights = learned(state, "weights", (n_models,), low=0)
 
 
 @register_fuser("log-pool")

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from faverage.align import Padding, pad
+from faverage.align import Padding, check_padding, pad
 from faverage.fusion.arrays import Array, masked_mean, normalise
 from faverage.fusion.base import Fuser, register_fuser
 from faverage.means import Arithmetic, Geometric, Harmonic, Mean, Power
@@ -37,7 +37,7 @@ class Rule(Fuser):
 
     def __post_init__(self) -> None:
         if self.padding is not None:
-            pad(np.ones((1, 1, 1)), self.padding, self.threshold)
+            check_padding(self.padding, self.threshold)
 
     def _padded(self, scores: Array) -> Array:
         return scores if self.padding is None else pad(scores, self.padding, self.threshold)
