@@ -13,6 +13,7 @@ SOURCE = Path(faverage.__file__).parent
 
 # room -> the rooms that it may import from; rooms that are not named here are on top and imported by nobody
 ALLOWED = {
+    "threads": set(),
     "means": set(),
     "simplex": {"_simplex_triton"},
     "_simplex_triton": set(),
@@ -22,7 +23,7 @@ ALLOWED = {
     "_shared": {"blocks", "means", "rows"},
     "network": {"_shared", "blocks", "means", "rows"},
     "_steps": {"means", "network", "rows"},
-    "fit": {"_steps"},
+    "fit": {"_steps", "threads"},
     "storage": {"network"},
     "export": {"network", "storage"},
     "explain": {"blocks", "network", "_plot"},
@@ -31,13 +32,13 @@ ALLOWED = {
     "_plot": {"explain"},  # for type checking only
     "align": set(),
     "data": {"_lines", "storage"},
-    "fusion": {"align", "blocks", "explain", "fit", "means", "network", "rows", "storage"},
+    "fusion": {"_steps", "align", "blocks", "explain", "fit", "means", "network", "rows", "storage", "threads"},
     "_members": {"align"},
-    "_regression": {"means", "network"},
+    "_regression": {"means", "network", "threads"},
     "_ensemble": {"_members"},
     "estimators": {"_ensemble", "_members", "_regression", "align", "explain", "fusion", "network"},
     "fscil": {"align", "explain", "fusion", "storage", "vision"},  # vision only where a backbone has to be built
-    "fuse": {"_page", "_plot", "align", "explain", "fusion", "storage"},
+    "fuse": {"_lines", "_page", "_plot", "align", "explain", "fusion", "storage"},
     "vision": {"_lines", "storage"},
     "rivals": {"fscil", "storage", "vision"},
     "experiment": {"_lines", "_page", "data", "fscil", "fusion", "rivals", "storage", "vision"},

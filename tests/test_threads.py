@@ -104,3 +104,29 @@ def test_held_out_of_a_network_that_diverges_is_that_of_its_last_good_weights() 
     with pytest.warns(RuntimeWarning, match="diverged"):
         together = fuser.held_out(scores, y, fold)
     assert np.isfinite(together).all()
+
+
+def test_estimators_fuse_on_one_thread_and_keep_their_jobs(
+    three: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    from faverage import AFAClassifier, AFARegressor, _regression
+    from faverage.fusion.afa import AFAFuser
+
+    seen = []
+    for owner, name in ((AFAFuser, "_fit"), (AFAFuser, "_predict"), (_regression._Problem, "path")):
+        inner = getattr(owner, name)
+
+        def spied(*args: Any, inner: Any = inner, **options: Any) -> Any:
+            seen.append(counts())
+            return inner(*args, **options)
+
+        monkeypatch.setattr(owner, name, spied)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3))
+    y = (x[:, 0] > 0).astype(int)
+    model = AFAClassifier([("a", LogisticRegression()), ("b", LogisticRegression(C=0.1))], n_jobs=2).fit(x, y)
+    assert model.score(x, y) > 0.8
+    AFARegressor([("a", Ridge()), ("b", Ridge(10.0))], n_jobs=2).fit(x, x[:, 0])
+    assert len(seen) >= 3 and set(seen) == {(1, 1)} and counts() == three

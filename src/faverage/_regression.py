@@ -22,6 +22,7 @@ from scipy.special import softmax
 
 from faverage.means import Arithmetic, Mean, get_mean
 from faverage.network import AFA, DEFAULT_MEANS, MeanSpec
+from faverage.threads import few_threads
 
 Array = NDArray[Any]
 SHRINKAGES = (1.0, 0.1, 0.01, 1e-3)  # λ, from weights that are drawn to uniform ones to nearly free ones
@@ -57,7 +58,8 @@ class Fused:
         """
         z = (values - self.low) / self.span
         below = np.minimum(z.min(1, keepdims=True), 0.0)
-        mean = self.network(torch.from_numpy((z - below)[:, :, None])).numpy() + below
+        with few_threads(float(values.size)):
+            mean = self.network(torch.from_numpy((z - below)[:, :, None])).numpy() + below
         fused: Array = np.clip(self.low + self.span * mean[:, 0], values.min(1), values.max(1))
         return fused
 
@@ -101,12 +103,13 @@ def fit_regression(
     sets: list[list[Mean]] = [[*alone], chosen] if 0 < len(alone) < len(chosen) else [chosen]
 
     means_used, shrinkage = sets[0], SHRINKAGES[0]
-    if len(t) > 1:
-        thin = slice(None, None, -(-len(t) // _ROWS))
-        means_used, shrinkage = _choose(z[thin], t[thin], weight[thin], sets)
-    problem = _Problem(z, t, weight, means_used)
-    w, a = problem.path(weight[None], shrinkage)[-1]
-    return Fused(problem.network(w[0], a[0]), low, span, shrinkage)
+    with few_threads(float(len(t)) * (len(chosen) * (z.shape[1] + 1)) ** 2):
+        if len(t) > 1:
+            thin = slice(None, None, -(-len(t) // _ROWS))
+            means_used, shrinkage = _choose(z[thin], t[thin], weight[thin], sets)
+        problem = _Problem(z, t, weight, means_used)
+        w, a = problem.path(weight[None], shrinkage)[-1]
+        return Fused(problem.network(w[0], a[0]), low, span, shrinkage)
 
 
 def _choose(z: Array, t: Array, weight: Array, sets: list[list[Mean]]) -> tuple[list[Mean], float]:
