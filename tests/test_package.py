@@ -27,11 +27,12 @@ ALLOWED = {
     "storage": {"network"},
     "export": {"network", "storage"},
     "explain": {"blocks", "network", "_plot"},
+    "_code": set(),
     "_page": set(),
     "_lines": {"_page"},
     "_plot": {"explain"},  # for type checking only
     "align": set(),
-    "data": {"_lines", "storage"},
+    "data": {"_code", "_lines", "storage"},
     "fusion": {"_steps", "align", "blocks", "explain", "fit", "means", "network", "rows", "storage", "threads"},
     "_members": {"align"},
     "_regression": {"means", "network", "threads"},
@@ -39,9 +40,9 @@ ALLOWED = {
     "estimators": {"_ensemble", "_members", "_regression", "align", "explain", "fusion", "network"},
     "fscil": {"align", "explain", "fusion", "storage", "vision"},  # vision only where a backbone has to be built
     "fuse": {"_lines", "_page", "_plot", "align", "explain", "fusion", "storage"},
-    "vision": {"_lines", "storage"},
-    "rivals": {"fscil", "storage", "vision"},
-    "experiment": {"_lines", "_page", "data", "fscil", "fusion", "rivals", "storage", "vision"},
+    "vision": {"_code", "_lines", "storage"},
+    "rivals": {"storage", "vision"},
+    "experiment": {"_code", "_lines", "_page", "data", "fscil", "fusion", "rivals", "storage", "vision"},
     "app": {
         *{"_lines", "_page", "align", "data", "experiment", "explain", "fit", "fscil"},
         *{"fusion", "network", "storage", "vision"},

@@ -30,7 +30,7 @@ def finished_run(out: Path) -> tuple[RunConfig, Path]:
         config = RunConfig(**{name: v for name, v in plain.items() if name in known}).each[0]
         # what counted where and when it ran, such as a GPU, need not be here now
         replace(config, device="auto", weights=None, features=None, tensorboard=None).check()
-        # runs before 0.2 did not tell where their base session is
+        # older runs did not tell where their base session is
         work = results.get("work") or digest({**config.base_key(), "versions": versions})
         if not isinstance(work, str) or not re.fullmatch("[0-9a-f]{12}", work):
             raise ValueError(f"work is {work!r:.80}, expected the name of a folder")
