@@ -114,7 +114,7 @@ class Folder(Target):
 class Learner(Folder):
     """A learner's folder, ``FewShotLearner.load``."""
 
-    name, share = "learner", 500
+    name, share, refusals = "learner", 500, (ValueError, OSError, FloatingPointError)
 
     def prepare(self, examples: Path) -> None:
         """Write learners of features, and one with a backbone."""

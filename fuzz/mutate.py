@@ -7,10 +7,10 @@ import functools
 import json
 import re
 import struct
-import zipfile
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
+from zipfile import BadZipFile
 
 __all__ = ["ODD", "Mutator", "change_bytes", "change_json", "change_json_file", "change_text", "else_bytes"]
 
@@ -69,7 +69,16 @@ def else_bytes(change: Mutator) -> Mutator:
     def changed(rng: Random, data: bytes) -> bytes:
         try:
             return change(rng, data)
-        except (ValueError, LookupError, TypeError, SyntaxError, RecursionError, struct.error, zipfile.BadZipFile):
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            SyntaxError,
+            RecursionError,
+            struct.error,
+            BadZipFile,
+        ):
             return change_bytes(rng, data)
 
     return changed

@@ -178,7 +178,7 @@ class FinishedRun(Target):
         from faverage.data import DataError
         from faverage.experiment import ConfigError
 
-        self.refusals = (ConfigError, ModelError, DataError, ValueError, OSError)
+        self.refusals = (ConfigError, ModelError, DataError, ValueError, OSError, FloatingPointError)
 
     def prepare(self, examples: Path) -> None:
         """Copy a run's results and its base session."""
