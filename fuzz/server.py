@@ -34,7 +34,7 @@ __all__ = ["server_targets"]
 TOKEN = "a-token-of-the-campaign"
 OPEN = {b"/", b"/page.css", b"/page.js", b"/icon.svg", b"/favicon.ico", b"/api/health"}
 MOST_MEGABYTES = 1000
-PATIENCE = 20.0  # seconds for an answer
+PATIENCE = 30.0  # seconds for an answer
 PARTIAL = 0.3  # seconds that a request is left unfinished
 
 
@@ -135,8 +135,8 @@ class Server(Target):
         elif asked.path == b"/api/teach" or b"multipart" in dict(asked.headers).get(b"Content-Type", b""):
             image = sound.as_bytes(sound.picture(rng.randrange(9)), "PNG")
             many = rng.random()
-            if many < 0.01:
-                pictures = [self.large] * rng.choice((1, 20))
+            if many < 0.05:
+                pictures = [self.large] * rng.choice((1, 6, 20))
             elif many < 0.5:
                 file = rng.choice(sorted(sound.pictures()))
                 pictures = [image, change_bytes(rng, sound.pictures()[file])]
