@@ -12,7 +12,7 @@ import zlib
 from random import Random
 from typing import Any
 
-from fuzz.mutate import ODD, change_bytes, change_json, else_bytes
+from fuzz.mutate import ODD, change_bytes, change_json, else_bytes, flip
 
 __all__ = ["change_npz", "change_parquet", "change_png", "change_tensors", "change_zip"]
 
@@ -103,7 +103,7 @@ def _change_tensor(rng: Random, tensors: Tensors, name: str) -> None:
             changed[at : at + width] = struct.pack(_FLOATS[kind], value)
         tensors[name] = (kind, shape, bytes(changed))
     else:
-        tensors[name] = (kind, shape, change_bytes(rng, data))
+        tensors[name] = (kind, shape, flip(rng, data))
 
 
 # ---------------------------------------------------------------------------------------------------------- npz and zip

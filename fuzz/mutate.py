@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 from zipfile import BadZipFile
 
-__all__ = ["ODD", "Mutator", "change_bytes", "change_json", "change_json_file", "change_text", "else_bytes"]
+__all__ = ["ODD", "Mutator", "change_bytes", "change_json", "change_json_file", "change_text", "else_bytes", "flip"]
 
 Mutator = Callable[[Random, bytes], bytes]
 
@@ -92,7 +92,8 @@ def change_bytes(rng: Random, data: bytes, others: Sequence[bytes] = ()) -> byte
     return data
 
 
-def _flip(rng: Random, data: bytes) -> bytes:
+def flip(rng: Random, data: bytes) -> bytes:
+    """Turn over single bits; the length stays."""
     if not data:
         return data
     changed = bytearray(data)
@@ -150,7 +151,7 @@ def _number(rng: Random, data: bytes) -> bytes:
     window = rng.randrange(max(1, len(data) - 4000))
     found = list(re.finditer(rb"-?\d+(\.\d+)?(e-?\d+)?", data[window : window + 4000]))
     if not found:
-        return _flip(rng, data)
+        return flip(rng, data)
     match = rng.choice(found)
     return data[: window + match.start()] + rng.choice(NUMBERS) + data[window + match.end() :]
 
@@ -168,7 +169,7 @@ def _span(rng: Random, data: bytes) -> tuple[int, int]:
     return start, min(len(data), start + rng.choice((1, 2, 8, 64, 1000)))
 
 
-_BYTES: tuple[Mutator, ...] = (_flip, _flip, _early, _cut, _drop, _double, _insert, _zero, _front, _whole, _number)
+_BYTES: tuple[Mutator, ...] = (flip, flip, _early, _cut, _drop, _double, _insert, _zero, _front, _whole, _number)
 
 
 def change_text(rng: Random, data: bytes, others: Sequence[bytes] = ()) -> bytes:
