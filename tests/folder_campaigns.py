@@ -1,6 +1,6 @@
-"""Campaigns against the folder of a model: killed writers, full disks, writers at the same time.
+"""Campaigns against the folder of a model: killed writers, full disks, writers at the same time, a lock that is held.
 
-    python folder_campaigns.py kill 50            kinds: kill, full, limit, race
+    python folder_campaigns.py kill 50            kinds: kill, full, limit, race, lock
     python folder_campaigns.py kill 50 SEED MODEL
 
 After every blow the folder must hold the state before the change or the one after it. The changes go round: teach,
@@ -8,6 +8,7 @@ forget, undo the forgetting, undo the teaching; so the classes of every version 
 torch is loaded once.
 """
 
+import fcntl
 import json
 import os
 import random
@@ -18,10 +19,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
 from faverage.app.model import Model, ModelError
+from faverage.app.names import BusyError
 from helpers_model import learner_of_shapes, pictures
 
 IMAGES = pictures("cross", 2)
@@ -33,7 +36,7 @@ def campaign(kind: str, count: int, seed: int = 0, folder: Path | None = None) -
 
     Args:
         kind: ``kill``: a writer is killed; ``full``: its disk is full; ``limit``: its files may not grow; ``race``: two
-            processes change the model at once.
+            processes change the model at once; ``lock``: another process holds the lock.
         count: of blows; of changes of each process, in a race.
         seed: of their moments.
         folder: a model of three base classes that nothing was taught; by default one is made.
@@ -200,7 +203,36 @@ def race(folder: Path, count: int, rng: random.Random) -> dict:
     return {"changes": said.count(b"+"), "refused": said.count(b"-")}
 
 
-KINDS = {"kill": kill, "full": full, "limit": limit, "race": race}
+def lock(folder: Path, count: int, rng: random.Random) -> dict:
+    """Another process holds the lock for a while; a change waits for it, or is refused in words and changes nothing."""
+    model, waited, made, busy = Model.load(folder, device="cpu"), 0.2, 0, 0
+    for _ in range(count):
+        reader, writer = os.pipe()
+        held, child = rng.choice([0.0, 0.05, 1.0]), os.fork()
+        if child == 0:
+            handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            os.write(writer, b"+")
+            time.sleep(held)
+            os._exit(0)
+        os.read(reader, 1)
+        before, start = model.version, time.monotonic()
+        with patch("faverage.app.folder.LOCK_SECONDS", waited):
+            try:
+                change(model)
+                made += 1
+            except BusyError:
+                busy += 1
+                assert time.monotonic() - start < waited + 2 and check(folder, before) == model.version
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
+    check(folder, model.version)
+    return {"changes": made, "refused": busy}
+
+
+KINDS = {"kill": kill, "full": full, "limit": limit, "race": race, "lock": lock}
 
 if __name__ == "__main__":
     given = [int(text) for text in sys.argv[2:4]]

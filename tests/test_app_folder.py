@@ -93,6 +93,12 @@ def test_two_processes_that_change_a_model_at_once_wait_for_each_other(folder: P
     assert found["changes"] + found["refused"] >= 12 and len(model.history()) == model.version == found["changes"] + 1
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_a_lock_that_is_held_refuses_in_words_and_changes_nothing(folder: Path) -> None:
+    found = campaign("lock", 8, folder)
+    assert found["changes"] + found["refused"] >= 8 and found["changes"] and found["refused"]
+
+
 def test_a_writer_that_fails_leaves_the_model_as_it_was(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
