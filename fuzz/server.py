@@ -34,7 +34,7 @@ __all__ = ["server_targets"]
 TOKEN = "a-token-of-the-campaign"
 OPEN = {b"/", b"/page.css", b"/page.js", b"/icon.svg", b"/favicon.ico", b"/api/health"}
 MOST_MEGABYTES = 1000
-PATIENCE = 30.0  # seconds for an answer
+PATIENCE = 60.0  # seconds for an answer
 PARTIAL = 0.3  # seconds that a request is left unfinished
 
 
@@ -43,7 +43,7 @@ class Server(Target):
 
     refusals = (ConnectionRefusedError,)  # never raised: a refusal is a status
     megabytes = None  # the server's own are looked at instead
-    seconds = 90.0
+    seconds = 150.0
 
     def __init__(self, name: str, share: int, token: str | None) -> None:
         self.name, self.share, self.token = name, share, token
@@ -109,7 +109,8 @@ class Server(Target):
         (work / "how.json").write_text(json.dumps({**how, "admitted": asked.admitted}) + "\n")
 
     def _sound(self, rng: Random) -> Asked:
-        method, path = rng.choice(self.routes)
+        bringing = [(method, path) for method, path in self.routes if method == b"POST"]
+        method, path = rng.choice(bringing if rng.random() < 0.5 else self.routes)
         path = path.replace(b"{id}", b"0123456789abcdef").replace(b"{k}", b"0")
         asked = Asked(method, path, [(b"Host", rng.choice((b"localhost", b"127.0.0.1:80")))])
         asked.admitted = self.token is None or rng.random() < 0.6
@@ -135,9 +136,12 @@ class Server(Target):
         elif asked.path == b"/api/teach" or b"multipart" in dict(asked.headers).get(b"Content-Type", b""):
             image = sound.as_bytes(sound.picture(rng.randrange(9)), "PNG")
             many = rng.random()
-            if many < 0.05:
-                pictures = [self.large] * rng.choice((1, 6, 20))
-            elif many < 0.5:
+            asked.headers = [header for header in asked.headers if header[0] != b"Content-Type"]
+            if many < 0.05:  # a small form, and sound, that unpacks to many pixels
+                files = [(b'name="images"; filename="large.png"', self.large)] * rng.choice((1, 6, 20))
+                put_form(asked, [(b'name="name"', b"large"), *files])
+                return
+            if many < 0.5:
                 file = rng.choice(sorted(sound.pictures()))
                 pictures = [image, change_bytes(rng, sound.pictures()[file])]
             else:
@@ -149,7 +153,6 @@ class Server(Target):
             if rng.random() < 0.2:
                 fields.append((rng.choice((b"", b"name=", b'name="images"', b'name="x"; filename=', plain)), b"text"))
             rng.shuffle(fields)
-            asked.headers = [header for header in asked.headers if header[0] != b"Content-Type"]
             put_form(asked, fields, rng.choice((b"b", b"b", b"x" * 70, b'"quoted"', b"")))
             if rng.random() < 0.3:
                 asked.body = change_bytes(rng, asked.body)
