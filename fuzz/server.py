@@ -137,7 +137,7 @@ class Server(Target):
             image = sound.as_bytes(sound.picture(rng.randrange(9)), "PNG")
             many = rng.random()
             asked.headers = [header for header in asked.headers if header[0] != b"Content-Type"]
-            if many < 0.05:  # a small form, and sound, that unpacks to many pixels
+            if many < 0.12:  # a small form, and sound, that unpacks to many pixels
                 files = [(b'name="images"; filename="large.png"', self.large)] * rng.choice((6, 20))
                 put_form(asked, [(b'name="name"', b"large"), *files])
                 return
