@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from faverage.data import DataError, load_benchmark
 from helpers_data import (
@@ -39,6 +40,20 @@ def test_broken_images_are_named_and_skipped(tmp_path: Path, cache: Path) -> Non
         parallel = load_benchmark("folder", root, cache=tmp_path / "parallel", workers=4)
     assert serial.skipped == parallel.skipped == benchmark.skipped
     assert np.array_equal(serial.images, parallel.images) and same(serial, parallel)
+
+
+def test_what_is_no_file_or_runs_a_program_is_skipped(tmp_path: Path, cache: Path) -> None:
+    root = photos(tmp_path / "photos", each=9)
+    device, pipe, script = sorted(root.rglob("1.jpg"))[:3]
+    for victim in (device, pipe, script):
+        victim.unlink()
+    device.symlink_to("/dev/zero")
+    os.mkfifo(pipe)
+    Image.new("RGB", (64, 64)).save(script, "EPS")
+    with pytest.warns(UserWarning, match="skipped 3 of 63"):
+        found = load_benchmark("folder", root, cache=cache)
+    reasons = [reason for _, reason in found.skipped]
+    assert "regular file" in reasons[0] and "regular file" in reasons[1] and "not an image" in reasons[2]
 
 
 def test_an_absent_listed_image_is_skipped(tmp_path: Path, cache: Path) -> None:

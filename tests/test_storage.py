@@ -244,3 +244,11 @@ def test_a_fingerprint_of_code_from_elsewhere(tmp_path, monkeypatch: pytest.Monk
     (tmp_path / "my_own_fuser.py").write_text("def f():\n    return 2\n")
     assert sources[1].fingerprint(["my_own_fuser"]) != before
     assert sources[0].fingerprint(["faverage.fit"]) != sources[0].fingerprint(["faverage.means"])
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path) -> None:
+    network = trained()
+    with torch.no_grad():
+        next(network.parameters()).fill_(float("nan"))
+    with pytest.raises(ValueError, match="not finite"):
+        load(save(network, tmp_path / "afa.safetensors"))

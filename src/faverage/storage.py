@@ -20,7 +20,7 @@ from torch import Tensor
 
 from faverage.network import AFA
 
-__all__ = ["cache_folder", "load", "parse_json", "read_checked", "read_json", "save", "write_checked"]
+__all__ = ["cache_folder", "load", "parse_json", "read_checked", "read_json", "read_regular", "save", "write_checked"]
 
 FORMAT = 1
 _MOST_JSON = 1 << 28  # bytes of a JSON file
@@ -48,6 +48,8 @@ def load(path: str | Path) -> AFA:
         dtypes = {tensor.dtype for tensor in tensors.values()}
         network.to(dtypes.pop() if len(dtypes) == 1 else torch.float32)
         network.load_state_dict(tensors)
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+            raise ValueError("its weights are not finite")
     except (TypeError, RuntimeError, KeyError, ValueError) as error:
         raise ValueError(f"{path} does not describe an AFA network: {error}") from None
     return network.eval()
@@ -101,15 +103,20 @@ def read_json(path: str | Path) -> Any:
         OSError: it cannot be read.
         ValueError: it is no file of JSON; the message does not name the path.
     """
+    return parse_json(read_regular(path, _MOST_JSON))
+
+
+def read_regular(path: str | Path, most: int) -> bytes:
+    """Return the bytes of a file; ValueError where it is a pipe, a device or larger than ``most`` bytes."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe must not make us wait
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is not a regular file")
-        if status.st_size > _MOST_JSON:
-            raise ValueError(f"it has {status.st_size / 1e6:.0f} MB, more than any such file needs")
-        data = file.read(_MOST_JSON + 1)
-    return parse_json(data)
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has {max(status.st_size, len(data)) / 1e6:.0f} MB, more than any such file needs")
+    return data
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -118,11 +118,11 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 def open_file(file: Path) -> Any:
     """Return the picture in a file; ModelError names the file."""
     from faverage.app.photos import MAX_BYTES, open_picture
+    from faverage.storage import read_regular
 
     try:
-        with file.open("rb") as opened:
-            return open_picture(opened.read(MAX_BYTES + 1))
-    except ModelError as error:
+        return open_picture(read_regular(file, MAX_BYTES))
+    except ValueError as error:
         raise ModelError(f"{file}: {error}") from None
 
 

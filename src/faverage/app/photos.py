@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from faverage.app.names import ModelError
-from faverage.data.decode import LARGE, to_rgb, to_square
+from faverage.data.decode import LARGE, formats, to_rgb, to_square
 
 __all__ = ["MAX_BYTES", "MAX_PIXELS", "least", "open_picture", "png", "squares", "thumbnails", "unpacking"]
 
@@ -25,7 +25,6 @@ LONGEST = 16 * ENOUGH
 THUMBNAIL = 64
 MOST_THUMBNAILS = 5
 _SMALL = 32  # pictures up to this size are enlarged pixel by pixel
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")  # none that runs another program
 _WEIGHTS = {"WEBP": 16, "JPEG2000": 20, "TIFF": 8}  # bytes a pixel that the decoder takes; others take 4
 _TILE = 1024
 _TURNS = {
@@ -124,10 +123,8 @@ def _opened(data: bytes, max_bytes: int, max_pixels: int) -> Iterator[tuple[Imag
         )
     if not data:
         raise ModelError("the file is empty: expected an image, such as JPEG or PNG")
-    Image.init()
-    known = [kind for kind in _FORMATS if kind in Image.OPEN]
     try:
-        with Image.open(io.BytesIO(data), formats=known) as opened:
+        with Image.open(io.BytesIO(data), formats=formats()) as opened:
             width, height = opened.size
             if width * height > max_pixels:
                 raise ModelError(

@@ -219,6 +219,8 @@ def _largest(items: Sequence[Item]) -> int:
     """Return the longest side among the photos, looking at a few hundred of them at most."""
     largest = 0
     for item in items[:: max(1, len(items) // 300)]:
+        if not item.file.is_file():  # a pipe would make us wait
+            continue
         try:
             with Image.open(item.file) as opened:
                 largest = max(largest, *opened.size)

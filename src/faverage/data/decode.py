@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-__all__ = ["decode", "resize_stack", "store_size", "to_rgb", "to_square", "upright"]
+__all__ = ["decode", "formats", "resize_stack", "store_size", "to_rgb", "to_square", "upright"]
+
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")  # none that runs another program
 
 LARGE = 128
 """From this image size on, photos keep their proportions and a margin for the crop; below, they are squeezed."""
@@ -25,6 +27,12 @@ def store_size(image_size: int) -> int:
     return image_size if image_size < LARGE else round(image_size * 256 / 224)
 
 
+def formats() -> list[str]:
+    """Return what is read, in Pillow's words, as far as this Pillow has it."""
+    Image.init()
+    return [kind for kind in _FORMATS if kind in Image.OPEN]
+
+
 def decode(data: bytes, side: int) -> NDArray[np.uint8]:
     """Decode an image file to a (side, side, 3) square.
 
@@ -33,7 +41,7 @@ def decode(data: bytes, side: int) -> NDArray[np.uint8]:
     antialiasing; an image that has the right size already is not touched. Transparency is laid over white, and the
     orientation that a camera noted is applied.
     """
-    with Image.open(io.BytesIO(data)) as opened:
+    with Image.open(io.BytesIO(data), formats=formats()) as opened:
         opened.load()
         return to_square(to_rgb(upright(opened)), side)
 

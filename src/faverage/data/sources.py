@@ -109,10 +109,12 @@ def zip_members(parts: list[Path]) -> dict[str, tuple[Path, str]]:
     """
     found: dict[str, tuple[Path, str]] = {}
     for part in parts:
+        if not part.is_file():
+            raise DataError(f"{part} is not a file, expected a zip archive: fetch this part again")
         try:
             with zipfile.ZipFile(part) as archive:
                 names = archive.namelist()
-        except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
+        except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as error:
             raise DataError(
                 f"{part} is not a whole zip archive ({error}; {part.stat().st_size:,} bytes): "
                 "the download was probably cut off; fetch this part again"

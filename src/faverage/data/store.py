@@ -31,11 +31,12 @@ from faverage.data.benchmark import DataError, Indices, shown
 from faverage.data.decode import decode
 from faverage.data.progress import Progress
 from faverage.data.sources import Item, check_absent
-from faverage.storage import cache_folder, read_json, replacing
+from faverage.storage import cache_folder, read_json, read_regular, replacing
 
 __all__ = ["open_store"]
 
 FORMAT = 1
+_MOST_BYTES = 1 << 28  # of one image file
 CHUNK = 32
 STALE_SECONDS = 600
 ABSENT = "listed, but absent"
@@ -89,7 +90,7 @@ def open_store(
 def _fact(path: Path) -> str:
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # a name with a null character, too
         return ""
     return f"{status.st_size} {status.st_mtime_ns}"
 
@@ -226,7 +227,7 @@ class _Reader:
     def read(self, item: Item) -> bytes:
         """The bytes of one image file."""
         if not item.member:
-            return item.file.read_bytes()
+            return read_regular(item.file, _MOST_BYTES)
         with self._lock:
             if item.file not in self._archives:
                 self._archives[item.file] = zipfile.ZipFile(item.file)
