@@ -64,7 +64,7 @@ def serve(
     listener = _listen(host, port)
     with listener:
         served = _model(model, say)
-        torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))  # the other half reads and writes requests
+        torch.set_num_threads(_threads(served.side, os.cpu_count() or 2))
         app = server.create_app(served, token=token, hosts=_names(host))
         address = _address(host, listener.getsockname()[1])
         say(f"Serving {served.folder} at {address}" + (f"/?token={token}" if token else ""))
@@ -126,6 +126,17 @@ def command(
     Without MODEL, one that knows digits is made first, which takes a few seconds once.
     """
     serve(model, host, port, token, say=typer.echo)
+
+
+def _threads(side: int, cores: int) -> int:
+    """Return how many threads compute: one for small images, where several wait for each other on a busy machine.
+
+    >>> _threads(16, 8), _threads(256, 8)
+    (1, 4)
+    """
+    from faverage.data.decode import LARGE
+
+    return 1 if side < LARGE else max(1, cores // 2)  # the other half reads and writes requests
 
 
 def _leave(seconds: float = 1.0) -> None:
