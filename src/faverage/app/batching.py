@@ -27,6 +27,7 @@ T = TypeVar("T")
 MOST = 16
 PATIENCE = 0.002
 MOMENT = 0.05
+OPENERS = 4  # threads; one client has all but one of them
 LAST_SECONDS = 3.0
 THREADS = "faverage-"
 """What the names of the threads begin with."""
@@ -49,10 +50,10 @@ class Workers:
         self._meter = meter
         self._predictor = ThreadPoolExecutor(1, f"{THREADS}predict")
         self._changer = ThreadPoolExecutor(1, f"{THREADS}change")
-        self._opener = ThreadPoolExecutor(2, f"{THREADS}open")
+        self._opener = ThreadPoolExecutor(OPENERS, f"{THREADS}open")
         self._reader = ThreadPoolExecutor(1, f"{THREADS}read")
         self._unpacker = ThreadPoolExecutor(1, f"{THREADS}unpack")
-        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
         self._room = Shares(limits.pictures_at_once, max(limits.pictures, limits.pictures_at_once // limits.share))
         self._queue: deque[tuple[Sequence[Image], asyncio.Future[list[Answer]]]] = deque()
         self._batches: asyncio.Task[None] | None = None
@@ -107,19 +108,19 @@ class Workers:
             shown: of so many, enough is kept to show them.
         """
         loop, side = asyncio.get_running_loop(), self._model.side
-        async with self._turn("light", client):
+        async with self._turn("light", client, OPENERS - 1):
             found = await loop.run_in_executor(self._opener, open_light, uploads, self._limits, side, shown)
         images = []
         for number, (upload, image) in enumerate(zip(uploads, found, strict=True)):
             if image is None:
                 given = upload, self._limits, side, number < shown
-                async with self._turn("large", client):
+                async with self._turn("large", client, 1):
                     image = await loop.run_in_executor(self._unpacker, open_one, *given)
             images.append(image)
         return images
 
-    def _turn(self, kind: str, client: str) -> asyncio.Lock:
-        return self._turns.setdefault((kind, client), asyncio.Lock())
+    def _turn(self, kind: str, client: str, most: int) -> asyncio.Semaphore:
+        return self._turns.setdefault((kind, client), asyncio.Semaphore(most))
 
     @contextmanager
     def room(self, client: str, pictures: int) -> Iterator[None]:
