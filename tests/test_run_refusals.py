@@ -41,6 +41,7 @@ def test_missing_data_says_what_to_fetch_and_where_to_put_it(name: str, data: st
     result = command(name, *(("--data", tmp_path / data) if data else ()), "--out", tmp_path / "out")
     assert result.exit_code == 2 and all(piece in said(result) for piece in PIECES[name])
     assert (str(tmp_path / data) if data else "--data on the command line) or set FAVERAGE_DATA") in said(result)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]  # what is refused leaves no folders behind
 
 
 def test_half_a_zip(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def run(
     from faverage.experiment import run as carry_out
     from faverage.experiment.screen import Stages
     from faverage.experiment.tables import markdown
-    from faverage.experiment.trouble import explain, make_folder
+    from faverage.experiment.trouble import explain
 
     given = {"methods": methods, "data": data, "features": features, "seed": seed, "device": device, "epochs": epochs}
     given |= {"shots": shots, "weights": weights, "jobs": jobs, "tensorboard": tensorboard}
@@ -187,7 +187,6 @@ def run(
     try:
         settings = RunConfig.build(dataset, config, given)
         folder = out or Path("runs") / settings.dataset
-        make_folder(folder)
     except ConfigError as error:
         raise UserError(str(error)) from None
     screen = Stages(Console(stderr=True))

@@ -48,11 +48,21 @@ def load(path: str | Path) -> AFA:
         dtypes = {tensor.dtype for tensor in tensors.values()}
         network.to(dtypes.pop() if len(dtypes) == 1 else torch.float32)
         network.load_state_dict(tensors)
-        if not all(tensor.isfinite().all() for tensor in tensors.values()):
-            raise ValueError("its weights are not finite")
+        _check_weights(network, tensors)
     except (TypeError, RuntimeError, KeyError, ValueError) as error:
         raise ValueError(f"{path} does not describe an AFA network: {error}") from None
     return network.eval()
+
+
+def _check_weights(network: AFA, tensors: dict[str, Tensor]) -> None:
+    """Raise ValueError where weights are not finite, or far from the set that the network keeps them in."""
+    if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
+        raise ValueError("its weights are not finite numbers")
+    network.project_()
+    for name, tensor in network.state_dict().items():
+        if not torch.allclose(tensor, tensors[name], atol=1e-3, rtol=1e-3):
+            raise ValueError(f"its weights '{name}' are not those of an average")
+    network.load_state_dict(tensors)
 
 
 def write_tensors(path: str | Path, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> Path:

@@ -25,6 +25,7 @@ from faverage.experiment.ready import write_features
 from faverage.experiment.repeats import combine, compare
 from faverage.experiment.report_scores import earlier_in_words
 from faverage.experiment.tables import TABLES
+from faverage.experiment.trouble import results_folder
 from faverage.storage import replacing
 
 if TYPE_CHECKING:
@@ -60,13 +61,13 @@ def run(
     """
     if save_features is not None:
         _check_saving(config, save_features)
-    (out / "work").mkdir(parents=True, exist_ok=True)
-    team = _team(config)
-    if not team.first:
-        _features(config, out, lambda *_: None, team)
-        return None
-    with alone(out / "work", "run", lambda: progress(f"waiting for another run in {out}", 0, 0)):
-        return _alone(config, out, command, progress, save_features, team)
+    with results_folder(out, "work"):
+        team = _team(config)
+        if not team.first:
+            _features(config, out, lambda *_: None, team)
+            return None
+        with alone(out / "work", "run", lambda: progress(f"waiting for another run in {out}", 0, 0)):
+            return _alone(config, out, command, progress, save_features, team)
 
 
 def _alone(

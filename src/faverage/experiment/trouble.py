@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from faverage.data import DataError
 from faverage.experiment.settings import ConfigError
 from faverage.storage import read_json
 
-__all__ = ["explain", "make_folder"]
+__all__ = ["explain", "make_folder", "results_folder"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -27,6 +30,25 @@ def make_folder(out: Path) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(f"--out {out}: the folder cannot be made ({reason}): name one that you may write") from None
+
+
+@contextmanager
+def results_folder(out: Path, inner: str) -> Iterator[None]:
+    """Make the folder of the results and one inside; where the work is refused and left nothing, take them away again.
+
+    Args:
+        out: folder of the results.
+        inner: name of the folder in it.
+    """
+    fresh = [path for path in (out / inner, out, *out.parents) if not path.exists()]
+    make_folder(out)
+    (out / inner).mkdir(exist_ok=True)
+    try:
+        yield
+    except (ConfigError, DataError):
+        if fresh and all(path.is_dir() or path.suffix == ".lock" for path in fresh[-1].rglob("*")):
+            shutil.rmtree(fresh[-1], ignore_errors=True)
+        raise
 
 
 def explain(error: BaseException, out: Path, stage: str) -> str | None:
