@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.optimize import minimize
 
 from faverage.fusion.arrays import Array, learned, log_softmax, number, softmax
 from faverage.network import AFA
@@ -306,8 +307,6 @@ def cross_entropy(logits: Array, y: Array, weight: Array) -> tuple[float, Array]
 
 def lbfgs(objective: Callable[[Array], Any], start: Array, iterations: int, bounds: Any = None) -> Array:
     """Minimise; ``objective`` returns value and gradient."""
-    from scipy.optimize import minimize
-
     options = {"maxiter": iterations, "maxcor": 20, "ftol": 1e-7, "gtol": 1e-5}
     result: Array = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
     return result

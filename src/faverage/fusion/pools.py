@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
 
 from faverage.align import pad
 from faverage.fusion.arrays import Array, chunks, learned, log_softmax, subsample
@@ -53,8 +54,6 @@ class LogPool(Weighted):
         check_positive("shrink", self.shrink)
 
     def _fit(self, scores: Array, y: Array, weight: Array) -> None:
-        from scipy.optimize import minimize
-
         scores, y, weight = subsample(scores, y, weight, _LIMIT)
         n, k, n_classes = scores.shape
         logs = np.ascontiguousarray(self._logs(scores).transpose(1, 0, 2)).reshape(k, n * n_classes)
