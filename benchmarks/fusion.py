@@ -132,7 +132,7 @@ def one_regression(task: str, seed: int) -> dict[str, dict[str, float]]:
     """Judge the fused regressors on one half of diabetes."""
     from scipy.optimize import nnls
 
-    from faverage._regression import fit_regression
+    from faverage.estimators.regression import fit_regression
 
     x, y = getattr(datasets, f"load_{task}")(return_X_y=True)
     x, x_test, y, y_test = train_test_split(x, y, test_size=0.5, random_state=seed)

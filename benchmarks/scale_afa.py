@@ -35,7 +35,7 @@ import numpy as np
 import torch
 
 from faverage import AFA, fit
-from faverage._steps import Data, make_step
+from faverage.afa.steps import Data, make_step
 
 TRIPLE = ("arithmetic", "geometric", "harmonic")
 SIZE = 20  # classes in a group of the structure block

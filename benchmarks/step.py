@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from faverage import AFA
-from faverage._steps import Data, make_step
+from faverage.afa.steps import Data, make_step
 
 
 def sort_projection(rows: torch.Tensor) -> torch.Tensor:

@@ -97,7 +97,7 @@ class Command(Target):
     def _run(self) -> tuple[int, str, BaseException | None]:
         from typer.testing import CliRunner
 
-        from faverage.cli import app
+        from faverage.cli.commands import app
 
         result = CliRunner().invoke(app, self.line)
         known = result.exception is None or isinstance(result.exception, SystemExit)

@@ -23,7 +23,7 @@ class Predictions(Target):
     """A file of predictions, alone."""
 
     def __init__(self, kind: str, share: int, change: Mutator) -> None:
-        from faverage.fuse import UserError
+        from faverage.prediction_files import UserError
 
         self.name, self.share, self.change, self.refusals = kind, share, change, (UserError,)
 
@@ -38,8 +38,8 @@ class Predictions(Target):
 
     def read(self, rng: Random, work: Path) -> None:
         """Rows are probabilities, or no answers at all."""
-        from faverage.fuse.base import Listener
-        from faverage.fuse.read import read_predictions
+        from faverage.prediction_files.base import Listener
+        from faverage.prediction_files.read import read_predictions
 
         missing = rng.random() < 0.3
         strict = Listener(rng.random() < 0.2)
@@ -55,7 +55,7 @@ class LabelFile(Target):
     name, share = "labels", 700
 
     def __init__(self) -> None:
-        from faverage.fuse import UserError
+        from faverage.prediction_files import UserError
 
         self.refusals = (UserError,)
 
@@ -70,7 +70,7 @@ class LabelFile(Target):
 
     def read(self, rng: Random, work: Path) -> None:
         """As many labels as ids, all of them text."""
-        from faverage.fuse.read import read_labels
+        from faverage.prediction_files.read import read_labels
 
         found = read_labels(next(work.iterdir()), id_column=None, label_column=None)
         if len(found.ids) != len(found.labels) or not all(isinstance(text, str) for text in found.labels):
@@ -84,7 +84,7 @@ class Fuse(Target):
     name, share, writes = "fuse", 150, True
 
     def __init__(self) -> None:
-        from faverage.fuse import UserError
+        from faverage.prediction_files import UserError
 
         self.refusals = (UserError,)
 
@@ -94,7 +94,7 @@ class Fuse(Target):
 
     def start(self, examples: Path) -> None:
         """Compare two quick fusers instead of all."""
-        from faverage.fuse import compare
+        from faverage.prediction_files import compare
 
         compare.fuser_names = lambda: ["arithmetic", "log-pool"]  # type: ignore[attr-defined]
 
@@ -109,7 +109,7 @@ class Fuse(Target):
 
     def read(self, rng: Random, work: Path) -> None:
         """What is written can be read, and sums to one."""
-        from faverage.fuse import fuse_files
+        from faverage.prediction_files import fuse_files
 
         files = sorted(file for file in work.iterdir() if file.stem in "abc")
         options: dict[str, Any] = {
@@ -134,14 +134,14 @@ class Apply(Target):
     name, share, writes = "apply", 700, True
 
     def __init__(self) -> None:
-        from faverage.fuse import UserError
+        from faverage.prediction_files import UserError
 
         self.refusals = (UserError,)
 
     def prepare(self, examples: Path) -> None:
         """Fit four fusers to files."""
-        from faverage.fuse.bundle import Bundle, save_bundle
         from faverage.fusion import load_fuser
+        from faverage.prediction_files.bundle import Bundle, save_bundle
 
         sound.predictions(examples, ("csv",))
         (examples / "labels.csv").unlink()
@@ -165,7 +165,7 @@ class Apply(Target):
 
     def read(self, rng: Random, work: Path) -> None:
         """What is written sums to one."""
-        from faverage.fuse import apply_files
+        from faverage.prediction_files import apply_files
 
         files = [work / f"{name}.csv" for name in "abc"]
         apply_files(work / "fuser.safetensors", files, work / "out.csv", allow_missing=rng.random() < 0.2)

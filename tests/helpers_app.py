@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from faverage.app.limits import Limits
+from faverage.afa.explain import Explanation, Table
 from faverage.app.model import Answer, ClassInfo, ModelError, Taught
-from faverage.explain import Explanation, Table
+from faverage.app.server.limits import Limits
 
 DEFAULT = Limits()
 BREAKING = (1, 2, 3)  # the colour of pictures that the model cannot bear
@@ -176,8 +176,8 @@ class Served:
 @contextmanager
 def serving(model: FakeModel | None = None, limits: Limits = DEFAULT, **options) -> Iterator[Served]:
     """Run the server as the command does, in a thread."""
-    from faverage.app.serve import _listen, http_server
-    from faverage.app.server import create_app
+    from faverage.app.server.app import create_app
+    from faverage.app.server.serve import _listen, http_server
 
     listener = _listen("127.0.0.1", 0)
     loggers = [logging.getLogger(name) for name in ("asyncio", "uvicorn.error", "faverage.app", "python_multipart")]

@@ -23,7 +23,7 @@ class Served:
         self.model = Model.load(folder)
         import uvicorn
 
-        from faverage.app.server import create_app
+        from faverage.app.server.app import create_app
 
         listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://localhost:{listener.getsockname()[1]}"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from faverage.cli import app
-from faverage.fuse import compare
+from faverage.cli.commands import app
+from faverage.prediction_files import compare
 
 CLASSES = ["cat", "cow", "dog", "emu"]
 KNOWN = {"a": [0, 1, 2, 3], "b": [2, 0, 1], "c": [3, 1, 2]}

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from faverage.cli import app
+from faverage.cli.commands import app
 from helpers_data import put
 
 ODD = ["a b", "c\nd", "é<b>&|\\_$%#{}", "x`*\"'", "\x1b[31mred", "zz"]

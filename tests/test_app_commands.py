@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from faverage.app.demo import digits_model, draw
 from faverage.app.model import Model
-from faverage.cli import app
+from faverage.cli.commands import app
 from faverage.storage import cache_folder
 from helpers_model import NAMES, data_of, folder_fixture, made_fixture, pictures  # noqa: F401
 from helpers_run import own_cache  # noqa: F401
@@ -93,7 +93,7 @@ def test_train_teach_predict_forget_undo_export(tmp_path: Path) -> None:
 
 
 def test_a_long_teaching_shows_the_time_left(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("faverage._lines.PATIENCE_SECONDS", "faverage.data.progress.PATIENCE_SECONDS"):
+    for name in ("faverage.progress.PATIENCE_SECONDS", "faverage.data.progress.PATIENCE_SECONDS"):
         monkeypatch.setattr(name, 0.0)
     said = call("teach", folder, "cross", save(tmp_path / "cross", "cross", 2)).stderr
     assert "teaching: " in said and " left" in said
@@ -121,7 +121,7 @@ def test_a_stopped_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: py
     monkeypatch.undo()
     monkeypatch.setenv("FAVERAGE_CACHE", str(tmp_path / "cache"))
     (checkpoint,) = out.parent.iterdir()
-    monkeypatch.setattr("faverage.vision._loop.Loop.epoch", stop)  # nothing is left to train
+    monkeypatch.setattr("faverage.vision.engine.loop.Loop.epoch", stop)  # nothing is left to train
     call("train", root, "--out", out, "--epochs", 2)
     assert len(names(out)) == 3 and not checkpoint.exists()
 

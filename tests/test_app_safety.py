@@ -12,10 +12,10 @@ pytest.importorskip("httpx")
 from PIL import Image
 from starlette.testclient import TestClient
 
-from faverage.app.limits import Limits
 from faverage.app.model import ModelError
-from faverage.app.serve import serve
-from faverage.app.server import create_app
+from faverage.app.server.app import create_app
+from faverage.app.server.limits import Limits
+from faverage.app.server.serve import serve
 from helpers_app import BREAKING, fake, png
 
 TOKEN = "correct-horse-battery"
@@ -225,7 +225,7 @@ def ask_as_many(app, work) -> None:
 
 
 def test_large_pictures_are_opened_one_by_one_and_small_ones_beside_them(monkeypatch) -> None:
-    import faverage.app.batching as batching
+    import faverage.app.server.workers as batching
 
     opened, most, order = 0, 0, []
 

@@ -19,7 +19,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
 from faverage.app.model import Model, ModelError
-from faverage.app.serve import serve
+from faverage.app.server.serve import serve
 from helpers_app import heard, png, small_model
 
 COMMAND = [sys.executable, "-c", "from faverage.cli import main; main()", "serve"]
@@ -180,7 +180,7 @@ def test_what_is_missing_is_said_in_words(folder, monkeypatch) -> None:
 
 def test_without_a_model_the_digits_are_made_in_the_cache(monkeypatch, tmp_path, folder) -> None:
     import faverage.app.demo
-    import faverage.app.serve as module
+    import faverage.app.server.serve as module
 
     made: list[Path] = []
     monkeypatch.setenv("FAVERAGE_CACHE", str(tmp_path))

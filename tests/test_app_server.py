@@ -14,11 +14,11 @@ pytest.importorskip("httpx")
 
 from starlette.testclient import TestClient
 
-from faverage.app.limits import Limits
-from faverage.app.meter import Meter
 from faverage.app.names import BusyError
-from faverage.app.serve import _listen
-from faverage.app.server import create_app
+from faverage.app.server.app import create_app
+from faverage.app.server.limits import Limits
+from faverage.app.server.meter import Meter
+from faverage.app.server.serve import _listen
 from helpers_app import BREAKING, FakeModel, drawing, fake, png
 
 
@@ -243,7 +243,7 @@ def test_a_history_that_anybody_may_have_written(model, client) -> None:
 
 
 def test_closing_waits_a_moment_for_the_change_and_not_for_ever(monkeypatch) -> None:
-    import faverage.app.batching as batching
+    import faverage.app.server.workers as batching
 
     monkeypatch.setattr(batching, "LAST_SECONDS", 0.5)
     held, made = threading.Event(), []

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from faverage import AFA, FAverage, explain, export_onnx, fit, groups_by_confusion, load, save
-from faverage.blocks import Blocks, Groups
-from faverage.explain import shares
+from faverage.afa.blocks import Blocks, Groups
+from faverage.afa.explain import shares
 from faverage.fusion import get_fuser, load_fuser
 
 K, N = 3, 7
@@ -87,7 +87,7 @@ def test_groups_of_one_train_as_per_class_and_one_group_as_full(constraint: str)
 
 @pytest.mark.parametrize(("structure", "groups"), [("scalar", None), ("per_class", None), ("block", GROUPS)])
 def test_working_in_pieces_changes_nothing(structure: str, groups, monkeypatch) -> None:
-    import faverage.blocks as blocks
+    import faverage.afa.blocks as blocks
 
     network, scores = stirred(structure=structure, groups=groups), probabilities(50)
     results = []
@@ -213,7 +213,7 @@ def test_smaller_groups_stay_whole_and_are_packed() -> None:
 def test_ten_thousand_classes_take_seconds() -> None:
     from scipy.sparse import coo_matrix
 
-    from faverage.groups import _agglomerated, _packed
+    from faverage.afa.groups import _agglomerated, _packed
 
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 10_000, (2, 100_000))

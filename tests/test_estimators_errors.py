@@ -8,7 +8,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.naive_bayes import GaussianNB
 
 from faverage import AFAClassifier, AFARegressor, get_mean
-from faverage._regression import fit_regression
+from faverage.estimators.regression import fit_regression
 from helpers_estimators import (
     Net,
     classifiers,

@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 
 from faverage import AFA, AFARegressor, get_mean
-from faverage._regression import _Problem, fit_regression
+from faverage.estimators.regression import _Problem, fit_regression
 
 MEANS = ("arithmetic", "geometric", "harmonic")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from faverage.cli import app
+from faverage.cli.commands import app
 from faverage.experiment import ConfigError, RunConfig, run
 from faverage.experiment.paper import PAPER
 

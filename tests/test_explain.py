@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from faverage import AFA, explain
-from faverage.explain import shares
+from faverage.afa.explain import shares
 
 
 def network(structure: str) -> AFA:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from faverage import AFA, FAverage, fit, get_mean
-from faverage.explain import shares
+from faverage.afa.explain import shares
 
 MEANS = ("arithmetic", "geometric", "harmonic", {"name": "power", "q": 4})
 K, N = 3, 4
@@ -144,7 +144,7 @@ def test_early_stopping_keeps_the_best_epoch() -> None:
 
 
 def test_held_out_part_takes_its_share_of_each_class() -> None:
-    from faverage._steps import Data
+    from faverage.afa.steps import Data
 
     y = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)
     data = Data.check(AFA(2, 3), torch.rand(100, 2, 3), y)
@@ -259,7 +259,7 @@ def test_captured_step_agrees_with_the_cpu(options: dict) -> None:
 
 
 def test_a_watcher_hears_of_every_epoch() -> None:
-    from faverage.fit import watched
+    from faverage.afa.train import watched
 
     heard: list[tuple[int, int]] = []
     scores, y = labelled()

@@ -8,7 +8,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
-from faverage.cli import app
+from faverage.cli.commands import app
 from helpers_fuse import (
     assert_refused,
     change,

@@ -14,9 +14,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from typer.testing import Result
 
-from faverage.fuse import UserError, apply_files, fuse_files
 from faverage.fusion import fuser_names, get_fuser, load_fuser
 from faverage.fusion.base import unpack_fuser
+from faverage.prediction_files import UserError, apply_files, fuse_files
 from helpers_fuse import (
     assert_refused,
     folder_fixture,  # noqa: F401
@@ -220,7 +220,7 @@ def test_labels_of_five_thousand_digits(folder: Path) -> None:
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from faverage.fuse import bundle
+    from faverage.prediction_files import bundle
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -245,7 +245,7 @@ def test_names_cannot_steer_the_terminal(folder: Path) -> None:
 def test_ten_thousand_columns_are_checked_at_once(tmp_path: Path) -> None:
     import time
 
-    from faverage.fuse.tables import Predictions, check_table
+    from faverage.prediction_files.tables import Predictions, check_table
 
     classes = [f"c{i}" for i in range(50_000)]
     start = time.process_time()

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from faverage.cli import app
-from faverage.fuse import UserError, apply_files, compare, fuse_files
+from faverage.cli.commands import app
 from faverage.fusion import FUSERS, Fuser, register_fuser
+from faverage.prediction_files import UserError, apply_files, compare, fuse_files
 from helpers_fuse import (
     CLASSES,
     assert_refused,
@@ -281,7 +281,7 @@ def test_reading_needs_little_more_than_the_numbers(tmp_path: Path) -> None:
         file.write("id," + ",".join(f"c{i}" for i in range(width)) + "\n")
         file.writelines(f"{i},{row}\n" for i in range(n))
     code = (
-        "import resource, sys; from pathlib import Path; from faverage.fuse import Listener, read\n"
+        "import resource, sys; from pathlib import Path; from faverage.prediction_files import Listener, read\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "before = peak()\n"
         "t = read.read_predictions(Path(sys.argv[1]), id_column=None, allow_missing=False, listener=Listener())\n"
@@ -294,7 +294,7 @@ def test_reading_needs_little_more_than_the_numbers(tmp_path: Path) -> None:
 
 
 def test_import_of_the_engine_loads_no_terminal_library() -> None:
-    code = "import sys, faverage.fuse; print(*sys.modules)"
+    code = "import sys, faverage.prediction_files; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"rich", "typer", "pandas", "matplotlib"} & set(loaded)
 
@@ -321,7 +321,7 @@ def test_without_a_terminal_progress_comes_in_lines(
     from rich.console import Console
 
     from faverage import _lines
-    from faverage.fuse import Screen
+    from faverage.prediction_files import Screen
 
     monkeypatch.setattr(_lines, "PATIENCE_SECONDS", 0.0)
     with Screen(Console(stderr=True, force_terminal=False)) as screen:
@@ -334,7 +334,7 @@ def test_without_a_terminal_progress_comes_in_lines(
 def test_a_table_of_all_fusers_loads_no_compiler_and_no_scikit_learn(folder: Path) -> None:
     files = [str(folder / f"{name}.csv") for name in "abc"]
     code = (
-        "import sys; from faverage.fuse import fuse_files\n"
+        "import sys; from faverage.prediction_files import fuse_files\n"
         "fuse_files(sys.argv[1:4], sys.argv[4], sys.argv[5]); print(*sys.modules)"
     )
     words = [sys.executable, "-c", code, *files, str(folder / "labels.csv"), str(folder / "fused.csv")]

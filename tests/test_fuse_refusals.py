@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from faverage.cli import app
+from faverage.cli.commands import app
 from helpers_fuse import (
     assert_refused,
     change,
@@ -188,5 +188,5 @@ def test_a_failure_while_writing_leaves_nothing(folder: Path, monkeypatch: pytes
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("faverage.fuse.run.save_bundle", full)
+    monkeypatch.setattr("faverage.prediction_files.run.save_bundle", full)
     assert_refused(folder, fuse(folder), "cannot write", "No space left on device")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from faverage.align import pad
+from faverage.afa.network import AFA
 from faverage.fusion import get_fuser, load_fuser
+from faverage.fusion.align import pad
 from faverage.fusion.logistic import FEATURES, STRENGTHS
 from faverage.fusion.nets import Perceptron
-from faverage.network import AFA
 from helpers_fusers import K, N, log_loss, make_data
 
 RULES = ["arithmetic", "geometric", "harmonic", "power", "vote"]

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from faverage.fuse import read
+from faverage.prediction_files import read
 from fuzz import campaigns, formats, mutate
 from fuzz.__main__ import all_targets, campaign, main, show
 from fuzz.common import check_probabilities

@@ -12,7 +12,7 @@ import torch
 
 from faverage.experiment import RunConfig, run
 from faverage.rivals import RIVALS, get_rival
-from faverage.rivals.base import merged
+from faverage.rivals.rival import merged
 from faverage.vision import extract_features
 from helpers_vision import drawn, quick
 
@@ -72,7 +72,7 @@ def test_features_are_those_of_the_cpu() -> None:
 
 @pytest.mark.parametrize("name", sorted(RIVALS))
 def test_rivals_compiled_and_captured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import faverage.rivals.base as base
+    import faverage.rivals.rival as base
 
     monkeypatch.setattr(base, "_FEW_STEPS", 0)
     cls = get_rival(name)

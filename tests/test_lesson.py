@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from faverage.vision import get_backbone
-from faverage.vision.lesson import Lesson, attraction, cut_mix
 from faverage.vision.model import Head, Network
+from faverage.vision.objectives import Lesson, attraction, cut_mix
 from helpers_vision import drawn, quick
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faverage import Mean, get_mean, mean_names, register_mean
-from faverage.means import unregister_mean
+from faverage.afa.means import unregister_mean
 
 OPTIONS = {
     "geometric": [{"eps": 1e-3}, {"eps": 1e-6}, {"eps": 0.5}],

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from faverage import AFA, FAverage, get_mean, mean_names
-from faverage.rows import Rows
+from faverage.afa.weights import Rows
 
 STRUCTURES = ("full", "per_class", "scalar")
 OUTPUTS = ("softmax", "normalise", "power", "identity")

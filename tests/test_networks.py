@@ -20,7 +20,7 @@ from helpers_run import command, numbers, said, shared_cache  # noqa: F401
 
 RUN = "epochs: 1\nmethods: [prototypes, geometric, logistic]\njobs: 1\n"
 TWO = RUN + "networks:\n  - {}\n  - {start: 1, views: [plain, turn-1]}\n"
-EPOCH = "faverage.vision._loop.Loop.epoch"
+EPOCH = "faverage.vision.engine.loop.Loop.epoch"
 
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -103,7 +103,7 @@ def test_members_of_the_explanation_are_named_and_rivals_keep_to_the_run(tmp_pat
 
 
 def test_stopped_in_the_second_network(two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from faverage.vision._loop import Loop
+    from faverage.vision.engine.loop import Loop
 
     out, file, epoch, seen = tmp_path / "out", tmp_path / "run.yaml", Loop.epoch, []
 

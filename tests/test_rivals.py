@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from faverage.rivals import RIVALS, Rival, get_rival
-from faverage.rivals.base import merged
 from faverage.rivals.parts import Attention, cosine, distillation, episode, herding, turned
+from faverage.rivals.rival import merged
 from helpers_vision import drawn
 
 NAMES = np.array(["square", "bar", "frame", "cross"])
@@ -82,7 +82,7 @@ def test_bad_input_is_named(rival: Rival, tmp_path: Path) -> None:
 
 
 def test_base_training_goes_on_after_a_kill(rival: Rival, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import faverage.rivals.base as base
+    import faverage.rivals.rival as base
 
     monkeypatch.setattr(base, "_FEW_STEPS", 0)
     images, labels = drawn(96)

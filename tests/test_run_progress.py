@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from faverage import _lines
-from faverage._lines import Lines
 from faverage.data.progress import Progress
-from faverage.vision._report import Report
+from faverage.progress import Lines
+from faverage.vision.engine.report import Report
 from helpers_run import FAST, command, own_cache, said  # noqa: F401
 
 
@@ -15,7 +15,7 @@ from helpers_run import FAST, command, own_cache, said  # noqa: F401
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that a test sets by hand."""
     now = [0.0]
-    for module in ("faverage._lines", "faverage.data.progress", "faverage.vision._report"):
+    for module in ("faverage.progress", "faverage.data.progress", "faverage.vision.engine.report"):
         monkeypatch.setattr(f"{module}.time.monotonic", lambda: now[0])
     return now
 

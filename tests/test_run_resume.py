@@ -32,7 +32,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 STAGES = {
     "loading images": "faverage.data.progress:Progress.advance",
-    "training the base session": "faverage.vision._loop:write_tensors",
+    "training the base session": "faverage.vision.engine.loop:write_tensors",
     "extracting features": "faverage.vision.feature_store:_Part.make",
     "running the methods": "faverage.experiment.methods:run_method",
     "writing the results": "faverage.experiment.report:write_report",
@@ -174,7 +174,9 @@ def test_results_of_other_code_are_not_taken(undisturbed: Path, monkeypatch: pyt
     ran: list[str] = []
     real, trained = methods.run_method, []
     monkeypatch.setattr(methods, "run_method", lambda m, *args: ran.append(m) or real(m, *args))
-    monkeypatch.setattr("faverage.vision._loop.Loop.epoch", _counted("faverage.vision._loop:Loop.epoch", trained))
+    monkeypatch.setattr(
+        "faverage.vision.engine.loop.Loop.epoch", _counted("faverage.vision.engine.loop:Loop.epoch", trained)
+    )
     edited: dict[str, Any] = {"faverage.fusion.rules": "edited"}
     real_code = code.code_fingerprint
     monkeypatch.setattr(

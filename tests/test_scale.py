@@ -100,7 +100,7 @@ def large_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("structure", ["per_class", "block"])
 def test_a_network_learns_from_a_memory_map_as_from_memory(structure: str, tmp_path, monkeypatch, recwarn) -> None:
-    import faverage._steps as steps
+    import faverage.afa.steps as steps
 
     scores, y = make_data(90)
     half = scores.astype(np.float16)
@@ -122,7 +122,7 @@ def test_a_network_learns_from_a_memory_map_as_from_memory(structure: str, tmp_p
 
 
 def test_a_part_of_the_rows_shares_the_scores() -> None:
-    from faverage._steps import Data
+    from faverage.afa.steps import Data
 
     data = Data.check(AFA(2, 3), torch.rand(40, 2, 3), torch.arange(40) % 3, torch.arange(40) % 2)
     train, held = data.split(0.25, seed=0)
@@ -132,7 +132,7 @@ def test_a_part_of_the_rows_shares_the_scores() -> None:
 
 
 def test_groups_from_a_memory_map(tmp_path, monkeypatch) -> None:
-    import faverage.groups as groups
+    import faverage.afa.groups as groups
 
     scores, y = make_data(60, n_classes=8)
     expected = groups_by_confusion(scores.astype(np.float16), y, 3)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import faverage
 from faverage import project_simplex
-from faverage.simplex import _project_unwatched_, project_rows_
+from faverage.afa.simplex import _project_unwatched_, project_rows_
 
 
 def reference(rows: torch.Tensor) -> torch.Tensor:
@@ -141,7 +141,7 @@ def test_bad_start_is_named(start, words: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_captured_version_is_exact(kind: str, dtype: torch.dtype, kernel: bool, monkeypatch) -> None:
     if not kernel:
-        monkeypatch.setitem(sys.modules, "faverage._simplex_triton", None)
+        monkeypatch.setitem(sys.modules, "faverage.afa._simplex_triton", None)
         monkeypatch.delattr(faverage, "_simplex_triton", raising=False)
     rows = ROWS[kind]().to("cuda", dtype)
     threshold = torch.zeros(len(rows), 1, device="cuda", dtype=dtype)

@@ -172,7 +172,7 @@ def test_onnx_has_probabilities_for_scores_near_0(tmp_path, output: str) -> None
 
 
 def test_onnx_with_nan_is_not_written(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faverage.network._plus", lambda x, small: x + small)  # an exporter drops it
+    monkeypatch.setattr("faverage.afa.network._plus", lambda x, small: x + small)  # an exporter drops it
     with pytest.raises(ValueError, match="no probabilities for scores near 0"):
         export_onnx(AFA(2, 3, means=["arithmetic"], output="normalise"), tmp_path / "afa.onnx")
     assert not list(tmp_path.iterdir())
@@ -192,16 +192,16 @@ def test_which_code_results_depend_on() -> None:
     """Hours of base training outlive an edit of a fuser or of a report; a fuser's numbers no edit of that fuser."""
     sources = _code.Sources(Path(_code.__file__).parent)
     base = sources.behind(["faverage.vision.training", "faverage.vision.feature_store"])
-    assert {"faverage.vision._step", "faverage.vision.backbones", "faverage.vision.augment"} <= base
+    assert {"faverage.vision.engine.step", "faverage.vision.backbones", "faverage.vision.transforms"} <= base
     assert all(name.startswith("faverage.vision.") for name in base)
     afa = sources.behind(["faverage.experiment.fusers", "faverage.fusion.nets"])
     more = ("fit", "_steps", "simplex", "fscil.heads", "fscil.metrics", "fscil.relearn", "experiment.sessions")
     assert {f"faverage.{name}" for name in more} <= afa  # relearn is imported inside a function
     lucir = sources.behind(["faverage.experiment.rivals", "faverage.rivals.lucir"])
-    assert {"faverage.rivals.base", "faverage.rivals.exemplars", "faverage.vision.optimise"} <= lucir
-    assert not lucir & {"faverage.rivals.cec", "faverage.network", "faverage.fusion.base"}
+    assert {"faverage.rivals.rival", "faverage.rivals.exemplars", "faverage.vision.engine.optimise"} <= lucir
+    assert not lucir & {"faverage.rivals.cec", "faverage.afa.network", "faverage.fusion.base"}
     assert not afa & {"faverage.fusion.pools", "faverage.experiment.config"}
-    assert not (base | afa | lucir) & {"faverage.experiment.report", "faverage._page", "faverage.storage"}
+    assert not (base | afa | lucir) & {"faverage.experiment.report", "faverage.report.page", "faverage.storage"}
 
 
 def test_a_fingerprint_of_code_changes_with_code_alone(tmp_path) -> None:
@@ -243,7 +243,7 @@ def test_a_fingerprint_of_code_from_elsewhere(tmp_path, monkeypatch: pytest.Monk
     before = sources[0].fingerprint(["my_own_fuser"])
     (tmp_path / "my_own_fuser.py").write_text("def f():\n    return 2\n")
     assert sources[1].fingerprint(["my_own_fuser"]) != before
-    assert sources[0].fingerprint(["faverage.fit"]) != sources[0].fingerprint(["faverage.means"])
+    assert sources[0].fingerprint(["faverage.afa.train"]) != sources[0].fingerprint(["faverage.afa.means"])
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path) -> None:

@@ -194,7 +194,7 @@ def test_a_run_with_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     pairs = [name for view in ("plain", "turn-1", "turn-2", "mirror") for name in (f"{view}, base", view)]
     assert heads == [*pairs, "ridge"]
     with monkeypatch.context() as patch:  # the network of four views does for one
-        patch.setattr("faverage.vision._loop.Loop.epoch", lambda *_: pytest.fail("trained again"))
+        patch.setattr("faverage.vision.engine.loop.Loop.epoch", lambda *_: pytest.fail("trained again"))
         assert command("digits", "--config", file, "--views", 1, "--out", tmp_path / "many").exit_code == 0
     one = json.loads((tmp_path / "many" / "results.json").read_text())
     assert one["config"]["views"] == ["plain"]

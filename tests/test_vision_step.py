@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from faverage.vision import get_backbone, transforms_for
-from faverage.vision._device import Store
-from faverage.vision._loop import Loop
-from faverage.vision._step import Objective, Step
+from faverage.vision.engine.device import Store
+from faverage.vision.engine.loop import Loop
+from faverage.vision.engine.step import Objective, Step
 from faverage.vision.model import Head, Network
 from helpers_vision import drawn
 

@@ -251,7 +251,7 @@ def test_tensorboard_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_progress_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a terminal, in lines on standard error; a terminal gets a bar (tests/test_run_progress.py)."""
-    monkeypatch.setattr("faverage._lines.PATIENCE_SECONDS", 0)
+    monkeypatch.setattr("faverage.progress.PATIENCE_SECONDS", 0)
     images, labels = drawn(64)
     model = quick(images, labels, epochs=10, progress=True)
     said = capsys.readouterr()

@@ -1,4 +1,7 @@
-"""Files: JSON that may come from anywhere, and safetensors whose header carries a configuration. Never pickle."""
+"""Files: JSON that may come from anywhere, safetensors whose header carries a configuration, whole or not at all.
+
+Never pickle.
+"""
 
 from __future__ import annotations
 
@@ -13,56 +16,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from faverage.network import AFA
-
-__all__ = ["cache_folder", "load", "parse_json", "read_checked", "read_json", "read_regular", "save", "write_checked"]
+__all__ = [
+    "cache_folder",
+    "parse_json",
+    "read_checked",
+    "read_json",
+    "read_regular",
+    "read_tensors",
+    "replacing",
+    "write_checked",
+    "write_tensors",
+]
 
 FORMAT = 1
 _MOST_JSON = 1 << 28  # bytes of a JSON file
-
-
-def save(network: AFA, path: str | Path) -> Path:
-    """Write an AFA network to ``path``; the file appears whole or not at all.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = save(AFA(2, 3, structure="per_class"), f"{folder}/fuser.safetensors")
-    ...     load(file).structure
-    'per_class'
-    """
-    if not isinstance(network, AFA):
-        raise ValueError(f"network must be an AFA, got {type(network).__name__}")
-    return write_tensors(path, "AFA", network.config(), network.state_dict())
-
-
-def load(path: str | Path) -> AFA:
-    """Read an AFA network that ``save`` wrote, on the CPU and in evaluation mode."""
-    config, tensors = read_tensors(path, "AFA")
-    try:
-        network = AFA(**config)
-        dtypes = {tensor.dtype for tensor in tensors.values()}
-        network.to(dtypes.pop() if len(dtypes) == 1 else torch.float32)
-        network.load_state_dict(tensors)
-        _check_weights(network, tensors)
-    except (TypeError, RuntimeError, KeyError, ValueError) as error:
-        raise ValueError(f"{path} does not describe an AFA network: {error}") from None
-    return network.eval()
-
-
-def _check_weights(network: AFA, tensors: dict[str, Tensor]) -> None:
-    """Raise ValueError where weights are not finite, or far from the set that the network keeps them in."""
-    if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
-        raise ValueError("its weights are not finite numbers")
-    network.project_()
-    for name, tensor in network.state_dict().items():
-        if not torch.allclose(tensor, tensors[name], atol=1e-3, rtol=1e-3):
-            raise ValueError(f"its weights '{name}' are not those of an average")
-    network.load_state_dict(tensors)
 
 
 def write_tensors(path: str | Path, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> Path:

@@ -17,7 +17,7 @@ from PIL import Image
 
 from faverage.app.model import Model, ModelError
 from faverage.app.train import base_learner
-from faverage.fscil.memory import held_out
+from faverage.fscil.rehearsal import held_out
 from faverage.vision import Augment, Evaluate, get_backbone, train_base
 
 __all__ = ["digits_model"]

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from faverage.afa.explain import Explanation
 from faverage.app.create import write_model
 from faverage.app.folder import Folder, State
 from faverage.app.names import BusyError, ModelError, clean_name
 from faverage.app.parts import Base, ClassInfo, Now, Taught, entry, light, load_base, merged, spelled, told
 from faverage.app.photos import open_picture, png, squares, thumbnails
 from faverage.app.why import Answer, answered, answers, compared, confusions
-from faverage.explain import Explanation
 from faverage.fscil import FewShotLearner
 from faverage.fscil.relearn import relearn, restored, shots_of
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from faverage.afa.network import AFA
 from faverage.app.model import Model
 from faverage.app.names import ModelError
 from faverage.fscil import CosineHead, FewShotLearner, LinearHead, PrototypeHead
-from faverage.network import AFA
 from faverage.storage import replacing
 from faverage.vision import BaseModel, Evaluate
 

@@ -22,7 +22,7 @@ from faverage.data.store import open_store
 from faverage.fscil import CosineHead, FewShotLearner
 from faverage.fscil.heads import unit
 from faverage.fscil.images import base_heads
-from faverage.fscil.memory import held_out
+from faverage.fscil.rehearsal import held_out
 from faverage.vision import BaseModel, Team, backbone_names, extract_features, get_backbone, load_weights, train_base
 from faverage.vision import transforms_for as usual_transforms
 

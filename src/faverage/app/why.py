@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from faverage.align import pad
+from faverage.afa.network import AFA
 from faverage.fscil import FewShotLearner
-from faverage.fscil.memory import means_of_others
-from faverage.network import AFA
+from faverage.fscil.rehearsal import means_of_others
+from faverage.fusion.align import pad
 
 __all__ = ["Answer", "answered", "answers", "compared", "confusions"]
 

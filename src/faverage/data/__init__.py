@@ -1,6 +1,7 @@
 """Benchmarks of few-shot class-incremental learning: ``load_benchmark(name)`` gives images, labels and sessions."""
 
-from faverage.data import (  # noqa: F401 - they register their benchmarks
+from faverage.data.benchmark import Benchmark, DataError, Session, draw_shots
+from faverage.data.datasets import (  # noqa: F401 - they register their benchmarks
     cifar100,
     cub200,
     digits,
@@ -9,7 +10,6 @@ from faverage.data import (  # noqa: F401 - they register their benchmarks
     mini_imagenet,
     tiered_imagenet,
 )
-from faverage.data.benchmark import Benchmark, DataError, Session, draw_shots
 from faverage.data.registry import benchmark_names, load_benchmark, register_benchmark
 
 __all__ = [

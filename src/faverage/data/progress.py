@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from faverage._lines import Lines
+from faverage.progress import Lines
 
 __all__ = ["Progress"]
 

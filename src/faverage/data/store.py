@@ -26,7 +26,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import UnidentifiedImageError
 
-from faverage._code import code_fingerprint
+from faverage.code import code_fingerprint
 from faverage.data.benchmark import DataError, Indices, shown
 from faverage.data.decode import decode
 from faverage.data.progress import Progress

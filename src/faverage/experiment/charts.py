@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from faverage._page import text
+from faverage.report.page import text
 
 __all__ = ["COLOURS", "STYLE", "Series", "line_chart", "ticks"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faverage._code import code_fingerprint
+from faverage.code import code_fingerprint
 
 if TYPE_CHECKING:
     from faverage.experiment.config import RunConfig

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from faverage._page import MISSING, bars, duration, facts, head, heat_map, number, page, stacks, table, text, warnings
 from faverage.experiment.charts import STYLE, Series, line_chart
 from faverage.experiment.report_scores import (
     comparison_section,
@@ -15,6 +14,20 @@ from faverage.experiment.report_scores import (
     last_section,
     repeats_in_words,
     scores_of,
+)
+from faverage.report.page import (
+    MISSING,
+    bars,
+    duration,
+    facts,
+    head,
+    heat_map,
+    number,
+    page,
+    stacks,
+    table,
+    text,
+    warnings,
 )
 
 __all__ = ["write_report"]

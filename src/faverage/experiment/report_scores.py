@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from faverage._page import MISSING, head, number, table, text
 from faverage.experiment.charts import Series, line_chart
+from faverage.report.page import MISSING, head, number, table, text
 
 __all__ = [
     "comparison_section",

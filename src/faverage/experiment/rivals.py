@@ -27,7 +27,7 @@ __all__ = ["rival_base", "rival_folder", "rival_recipe", "run_rival"]
 def rival_recipe(name: str, config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the recipe of a rival in a run, and what it wants of the run itself: ``backbone`` and ``crop``."""
     from faverage.rivals import get_rival
-    from faverage.rivals.base import merged
+    from faverage.rivals.rival import merged
 
     recipes = get_rival(name).recipes
     own: dict[str, Any] = {}

@@ -6,7 +6,7 @@ import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from faverage._lines import Lines
+from faverage.progress import Lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,8 +2,8 @@
 
 from faverage.fscil.heads import CosineHead, LinearHead, PrototypeHead
 from faverage.fscil.learner import FewShotLearner
-from faverage.fscil.memory import Memory
 from faverage.fscil.metrics import forgetting, macro_f1, session_metrics
+from faverage.fscil.rehearsal import Memory
 from faverage.fscil.views import ViewLearner
 
 __all__ = [

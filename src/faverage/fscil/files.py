@@ -20,7 +20,7 @@ from faverage.fscil.checks import LARGEST, check_labels, check_whole
 from faverage.fscil.heads import CosineHead, LinearHead, PrototypeHead
 from faverage.fscil.images import ImageBackbone
 from faverage.fscil.learner import FewShotLearner
-from faverage.fscil.memory import Memory
+from faverage.fscil.rehearsal import Memory
 from faverage.fusion import Fuser, get_fuser, load_fuser
 from faverage.storage import read_tensors, write_tensors
 

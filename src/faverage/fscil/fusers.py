@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.explain import Explanation, explain
-from faverage.fscil.memory import Rehearsal
+from faverage.afa.explain import Explanation, explain
+from faverage.fscil.rehearsal import Rehearsal
 from faverage.fusion import Fuser, get_fuser
 
 __all__ = ["ALONE", "METHODS", "check_fuser", "explain_fuser", "most_probable", "new_fuser"]

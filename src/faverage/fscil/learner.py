@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from faverage.align import Padding
-from faverage.explain import Explanation
+from faverage.afa.explain import Explanation
 from faverage.fscil.checks import check_options, check_session, check_shares
 from faverage.fscil.fusers import ALONE, check_fuser, explain_fuser, most_probable, new_fuser
 from faverage.fscil.heads import (
@@ -26,8 +25,9 @@ from faverage.fscil.heads import (
     unit,
 )
 from faverage.fscil.images import ImageBackbone, as_backbone
-from faverage.fscil.memory import Memory, Rehearsal, Rehearsed, held_out
+from faverage.fscil.rehearsal import Memory, Rehearsal, Rehearsed, held_out
 from faverage.fusion import Fuser
+from faverage.fusion.align import Padding
 
 if TYPE_CHECKING:
     from faverage.vision import BaseModel
@@ -51,7 +51,7 @@ class FewShotLearner:
             the shots, the paper to the letter), ``prototypes`` (the last head alone), ``no-fine-tuning`` (the base head
             alone), any fuser of ``faverage.fusion`` by name, or a fuser.
         fuser_options: options of the fuser.
-        rehearsal: ``residual``, ``shots`` or ``left-out``, see ``faverage.fscil.memory``; by default residual, but
+        rehearsal: ``residual``, ``shots`` or ``left-out``, see ``faverage.fscil.rehearsal``; by default residual, but
             shots for ``afa-paper``.
         draws: stand-ins for each new class, with ``residual``.
         spread: how wide they lie around their prototype, in units of base classes.

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from faverage.explain import Explanation
+from faverage.afa.explain import Explanation
 from faverage.fscil.fusers import ALONE, check_fuser, explain_fuser, most_probable, new_fuser
 from faverage.fscil.heads import CosineHead
 from faverage.fscil.learner import FewShotLearner

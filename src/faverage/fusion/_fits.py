@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
+from faverage.afa.network import AFA
 from faverage.fusion.arrays import Array, learned, log_softmax, number, softmax
-from faverage.network import AFA
 
 SOFT = 0.03  # eps of the geometric mean, and the softening of members where there is only one
 SOFTENINGS = (1e-6, 1e-3, SOFT, 1.0)  # copies of each member where models know different classes

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from faverage._steps import batches
-from faverage.means import Arithmetic, Geometric, Harmonic
-from faverage.network import AFA
-from faverage.rows import Rows
+from faverage.afa.means import Arithmetic, Geometric, Harmonic
+from faverage.afa.network import AFA
+from faverage.afa.steps import batches
+from faverage.afa.weights import Rows
 
 __all__ = ["FullAFA", "Layers", "Rule", "WeightedLayer", "train_copies"]
 
@@ -268,7 +268,7 @@ class _Stack:
 
 
 def _project(rows: Array, threshold: Array) -> None:
-    """Project rows onto the simplex in place, by Newton's method from the last threshold (see ``faverage.simplex``)."""
+    """Project rows onto the simplex in place, by Newton's method from the last threshold (see ``afa.simplex``)."""
     tolerance = 4 * np.finfo(rows.dtype).eps
     for _ in range(100):
         above = rows - threshold

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from faverage.explain import Explanation, check_names, from_shares
+from faverage.afa.explain import Explanation, check_names, from_shares
+from faverage.afa.network import AFA
 from faverage.fusion._fits import SOFT, SOFTENINGS, LinearFit, ScalarFit
 from faverage.fusion.arrays import Array, folds_of, known_classes, number, softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
-from faverage.network import AFA
 
 __all__ = ["AFAFuser"]
 

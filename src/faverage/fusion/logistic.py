@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from faverage.align import pad
+from faverage.fusion.align import pad
 from faverage.fusion.arrays import Array, folds_of, learned, log_softmax, number, subsample
 from faverage.fusion.base import Fuser, register_fuser
 from faverage.fusion.pools import check_positive

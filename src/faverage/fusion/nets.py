@@ -17,15 +17,15 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from faverage.align import Padding, check_padding, pad
-from faverage.blocks import Groups, GroupSpec
-from faverage.explain import Explanation, explain
-from faverage.fit import History, diverged, fit
+from faverage.afa.blocks import Groups, GroupSpec
+from faverage.afa.explain import Explanation, explain
+from faverage.afa.network import AFA, DEFAULT_MEANS, MeanSpec, Output, Structure
+from faverage.afa.train import History, diverged, fit
+from faverage.afa.weights import Constraint, Rows
 from faverage.fusion._stack import FullAFA, Layers, Rule, WeightedLayer, train_copies
+from faverage.fusion.align import Padding, check_padding, pad
 from faverage.fusion.arrays import Array, check_labels, check_scores, learned, merge_rows, number, subsample
 from faverage.fusion.base import Fuser, get_fuser, register_fuser
-from faverage.network import AFA, DEFAULT_MEANS, MeanSpec, Output, Structure
-from faverage.rows import Constraint, Rows
 from faverage.threads import few_threads
 
 __all__ = ["AFAPaper", "DeepNet", "NetworkFuser", "Perceptron", "ShallowNet", "WeightedAverage", "WeightedAverageNet"]
@@ -94,7 +94,7 @@ class NetworkFuser(Fuser):
     Data of more than 67 million scores is thinned. ``partial_fit`` trains a new network on the old and the new rows.
 
     Args:
-        padding: how classes that a model does not know are filled (see ``faverage.align.pad``).
+        padding: how classes that a model does not know are filled (see ``faverage.pad``).
         threshold: of the padding ``inlierness``.
         epochs: passes over the data, at most.
         lr: Adam's learning rate.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from faverage.align import pad
+from faverage.fusion.align import pad
 from faverage.fusion.arrays import Array, chunks, learned, log_softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
 

@@ -11,10 +11,10 @@ from typing import Literal
 import numpy as np
 import torch
 
-from faverage.align import Padding, check_padding, pad
+from faverage.afa.means import Arithmetic, Geometric, Harmonic, Mean, Power
+from faverage.fusion.align import Padding, check_padding, pad
 from faverage.fusion.arrays import Array, masked_mean, normalise
 from faverage.fusion.base import Fuser, register_fuser
-from faverage.means import Arithmetic, Geometric, Harmonic, Mean, Power
 
 __all__ = ["ArithmeticMean", "GeometricMean", "HarmonicMean", "MeanRule", "PowerMean", "Rule", "Vote"]
 
@@ -26,7 +26,7 @@ class Rule(Fuser):
     """A fuser without training.
 
     Args:
-        padding: how to fill classes that a model does not know (see ``faverage.align.pad``). None leaves them out: a
+        padding: how to fill classes that a model does not know (see ``faverage.pad``). None leaves them out: a
             class is then judged only by the models that know it, and gets 0 where none does.
         threshold: of the padding ``inlierness``.
     """

@@ -1,10 +1,10 @@
 """The rivals of the paper's tables, one file each, behind the learner's verbs and under one protocol."""
 
-from faverage.rivals.base import Rival
 from faverage.rivals.cec import CEC
 from faverage.rivals.eeil import EEIL
 from faverage.rivals.fact import FACT
 from faverage.rivals.lucir import LUCIR
+from faverage.rivals.rival import Rival
 from faverage.rivals.sppr import SPPR
 
 __all__ = ["CEC", "EEIL", "FACT", "LUCIR", "RIVALS", "SPPR", "Rival", "get_rival"]

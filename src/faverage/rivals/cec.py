@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.base import Recipe, Rival
 from faverage.rivals.parts import Attention, class_means, episode, turned
+from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Head, Trainable
 from faverage.vision.model import Network
 

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.base import Recipe, Rival
 from faverage.rivals.exemplars import Exemplars
 from faverage.rivals.parts import class_means, cosine
+from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["LUCIR"]

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.base import Recipe, Rival
 from faverage.rivals.parts import Attention, class_means
+from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["SPPR"]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from faverage.vision._device import autocast, check_images, move, pick_device, pick_layout, pick_precision
+from faverage.vision.engine.device import autocast, check_images, move, pick_device, pick_layout, pick_precision
 from faverage.vision.model import BaseModel
 
 __all__ = ["Eyes"]

@@ -14,12 +14,19 @@ import torch
 from torch import nn
 
 from faverage.storage import read_json, replacing
-from faverage.vision._device import Array, Precision, check_indices, fast_convolutions, fingerprint_images, pick_device
-from faverage.vision._report import Report
-from faverage.vision.augment import Evaluate
-from faverage.vision.extract import DType, Look
-from faverage.vision.ranks import Team
+from faverage.vision.engine.device import (
+    Array,
+    Precision,
+    check_indices,
+    fast_convolutions,
+    fingerprint_images,
+    pick_device,
+)
+from faverage.vision.engine.processes import Team
+from faverage.vision.engine.report import Report
+from faverage.vision.extraction import DType, Look
 from faverage.vision.shards import Shards
+from faverage.vision.transforms import Evaluate
 from faverage.vision.views import View
 
 __all__ = ["open_features", "store_features"]

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from faverage.vision._device import Array, check_images, check_indices
-from faverage.vision.augment import Augment, Evaluate, transforms_for
 from faverage.vision.backbones import backbone_config, get_backbone
-from faverage.vision.lesson import TURNS, Lesson
+from faverage.vision.engine.device import Array, check_images, check_indices
+from faverage.vision.engine.optimise import check_labels, train_network
 from faverage.vision.model import BaseModel, Head, HeadName, Network
-from faverage.vision.optimise import check_labels, train_network
+from faverage.vision.objectives import TURNS, Lesson
 from faverage.vision.shards import Shards
+from faverage.vision.transforms import Augment, Evaluate, transforms_for
 
 __all__ = ["hold_out", "train_base"]
 
@@ -74,7 +74,7 @@ def train_base(
         indices: rows to train on; by default all.
         head: ``linear`` (on unnormalised features) or ``cosine`` (without bias, ``scale`` times the cosine).
         scale: of the cosine head.
-        turned: learn classes and quarter turns together, see ``faverage.vision.lesson``: every image counts four
+        turned: learn classes and quarter turns together, see ``faverage.vision.objectives``: every image counts four
             times, and the head has four rows a class, those of its turns.
         mix: share of images that carry a part of another one, with both labels (CutMix).
         smoothing: share of each target that is spread evenly over all classes.

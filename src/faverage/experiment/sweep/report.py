@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from faverage._page import MISSING, duration, facts, head, page, table, text, warnings
 from faverage.experiment.charts import STYLE, Series, line_chart
 from faverage.experiment.report_scores import repeats_in_words
 from faverage.experiment.sweep.plan import label_of, value_of
@@ -21,6 +20,7 @@ from faverage.experiment.sweep.tables import (
     numbers,
     plus_minus,
 )
+from faverage.report.page import MISSING, duration, facts, head, page, table, text, warnings
 from faverage.storage import replacing
 
 __all__ = ["FILES", "write"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from faverage._lines import Lines
-from faverage._page import duration
 from faverage.experiment.sweep.board import Board
 from faverage.experiment.sweep.plan import Cell, label_of
+from faverage.progress import Lines
+from faverage.report.page import duration
 
 if TYPE_CHECKING:
     from rich.console import Console

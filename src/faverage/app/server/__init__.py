@@ -1,0 +1,1 @@
+"""The server of a model: routes, answers, and who may ask for how much."""

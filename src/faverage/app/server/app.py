@@ -1,0 +1,266 @@
+"""The server of a model: its API, and the page that uses it.
+
+``create_app`` returns a plain ASGI application; the command ``faverage serve`` runs it.
+"""
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from faverage import __version__
+from faverage.app.model import Model
+from faverage.app.names import BusyError, ModelError, clean_name
+from faverage.app.photos import MOST_THUMBNAILS
+from faverage.app.server import schemas
+from faverage.app.server.answers import class_id, classes_answer, prediction_answer
+from faverage.app.server.apidoc import describe, style_hash
+from faverage.app.server.guard import HEADERS, Guard, Refused
+from faverage.app.server.limits import LOOPBACK, Limits, who
+from faverage.app.server.meter import Meter
+from faverage.app.server.uploads import read_form, read_predict
+from faverage.app.server.workers import Workers
+
+__all__ = ["create_app"]
+
+STATIC = Path(__file__).parent.parent / "static"
+_PICTURES = {"type": "array", "items": {"type": "string", "format": "binary"}, "description": "1 to 20 pictures."}
+_PREDICT = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {"type": "object", "properties": {"images": _PICTURES}, "required": ["images"]}
+        },
+        "image/*": {"schema": {"type": "string", "format": "binary"}},
+    },
+}
+_TEACH = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "examples": ["star"]}, "images": _PICTURES},
+                "required": ["name", "images"],
+            }
+        }
+    },
+}
+_WORDS = {
+    400: "The form could not be read.",
+    401: "This server wants its token.",
+    404: "There is no such class, or no such picture.",
+    409: "The model refuses this change, and says why.",
+    413: "The request is too large: too many pictures, too many bytes, or too many pixels.",
+    415: "This is no form.",
+    422: "A picture is no picture, or a name is no name.",
+    429: "Too many requests of one client, or too much of it at once.",
+    503: "The server is busy, or another process holds the model.",
+}
+
+
+def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {s: {"model": schemas.Failure, "description": _WORDS[s]} for s in sorted({*statuses, 401, 429, 503})}
+
+
+def create_app(
+    model: Model, *, token: str | None = None, limits: Limits | None = None, hosts: Collection[str] | None = LOOPBACK
+) -> FastAPI:
+    """Return the server of a model.
+
+    Args:
+        model: what to serve; nothing else may be done to it meanwhile but through its own methods.
+        token: what clients have to show, as ``Authorization: Bearer`` or by opening ``/?token=…`` once.
+        limits: of a client.
+        hosts: names under which the server may be addressed, beside those of this machine; None allows any.
+    """
+    limits = limits or Limits()
+    meter = Meter()
+    workers = Workers(model, limits, meter)
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await workers.close()
+
+    app = FastAPI(
+        title="faverage", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json", lifespan=life
+    )
+    app.description = "Predict, teach new classes from a few pictures, forget, undo, explain."
+    app.add_middleware(Guard, token=token, limits=limits, hosts=hosts, meter=meter)
+    _say_errors_in_words(app)
+    _add_reading(app, model, workers, meter)
+    _add_changes(app, model, workers, limits)
+    _add_page(app)
+
+    @app.post(
+        "/api/predict",
+        response_model=schemas.Predictions,
+        responses=_errors(400, 413, 422),
+        openapi_extra={"requestBody": _PREDICT},
+        summary="Say what is on pictures, and why",
+    )
+    async def predict(request: Request) -> Response:
+        """Send a form with up to 20 pictures in fields called `images`, or one picture as the body."""
+        uploads = await read_predict(request, limits)
+        client = _client(request)
+        with workers.room(client, len(uploads)):
+            answers = await workers.predict(await workers.open(client, uploads))
+        # the answer is put together by hand: checking it against its own model costs more than predicting
+        return JSONResponse({"answers": [prediction_answer(answer) for answer in answers]})
+
+    return app
+
+
+def _add_reading(app: FastAPI, model: Model, workers: Workers, meter: Meter) -> None:
+    @app.get("/api/classes", responses=_errors(), summary="What the model knows")
+    async def classes() -> schemas.Classes:
+        """Every class with its number of pictures and its thumbnails, and the last change."""
+        return await workers.read(classes_answer, model)
+
+    @app.get(
+        "/api/classes/{id}/thumbnails/{k}.png",
+        response_class=Response,
+        responses={200: {"content": {"image/png": {}}}, **_errors(404)},
+        summary="A small picture of a class",
+    )
+    async def thumbnail(id: str, k: int) -> Response:
+        """The addresses are in the answer of `/api/classes`."""
+        for known in await workers.read(model.classes):
+            if class_id(known.name) == id and 0 <= k < len(known.thumbnails):
+                headers = {"cache-control": "private, max-age=31536000, immutable"}
+                return Response(known.thumbnails[k], media_type="image/png", headers=headers)
+        raise Refused(404, "There is no such picture.")
+
+    @app.get("/api/explain", responses=_errors(409), summary="How the model decides")
+    async def explain() -> schemas.Explained:
+        """The share of each mean, of each head for each class, and the most trusted head of each class."""
+        try:
+            said = await workers.read(model.explain)
+        except ModelError as error:
+            raise Refused(409, str(error)) from None
+        return schemas.Explained(
+            means=[schemas.MeanShare(mean=str(m), share=s) for m, s in said.means.rows],
+            heads=[schemas.HeadShare(name=str(c), head=str(h), share=s) for c, h, s in said.models.rows],
+            trusted=[
+                schemas.Trusted(name=str(c), head=str(h), share=s, mean=str(m)) for c, h, s, m in said.trusted.rows
+            ],
+        )
+
+    @app.get("/api/health", summary="A sign of life")
+    async def health() -> schemas.Health:
+        """Answers without a token."""
+        version, known = await workers.known()
+        return schemas.Health(status="ok", faverage=__version__, version=version, classes=known)
+
+    @app.get("/api/metrics", responses=_errors(), summary="Counts and times")
+    async def metrics() -> schemas.Metrics:
+        """Requests by address, with median and 99th percentile of their times."""
+        requests = {path: schemas.Timing.model_validate(found) for path, found in meter.summary().items()}
+        return schemas.Metrics(
+            faverage=__version__,
+            version=(await workers.known())[0],
+            seconds=round(meter.seconds, 1),
+            batches=meter.batches,
+            pictures=meter.pictures,
+            requests=requests,
+        )
+
+
+def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -> None:
+    @app.post(
+        "/api/teach",
+        responses=_errors(400, 409, 413, 415, 422),
+        openapi_extra={"requestBody": _TEACH},
+        summary="Teach a class from a few pictures",
+    )
+    async def teach(request: Request) -> schemas.Learned:
+        """One picture is enough, five are better. A name that was taught before gets more pictures.
+
+        Those who predict meanwhile are answered by the model as it was before. Two who teach take turns.
+        """
+        given, uploads = await read_form(request, limits)
+        name = _cleaned(given)
+        client = _client(request)
+        with workers.room(client, len(uploads)):
+            images = await workers.open(client, uploads, shown=MOST_THUMBNAILS)
+            taught = await _changed(workers, model.teach, name, images)
+        confused = [schemas.Confusion(true=a, answered=b, times=n) for a, b, n in taught.confused]
+        version = await workers.read(getattr, model, "version")
+        check = {"before": taught.before, "after": taught.after, "worse": taught.worse}
+        return schemas.Learned(
+            name=taught.name, count=taught.count, right=taught.right, confused=confused, version=version, **check
+        )
+
+    @app.post("/api/forget", responses=_errors(404, 409, 413, 422), summary="Forget a class that was taught")
+    async def forget(wanted: schemas.Name) -> schemas.Forgotten:
+        """The others stay as they are. Classes of the base session cannot be forgotten."""
+        name = _cleaned(wanted.name)
+        if all(known.name != name for known in await workers.read(model.classes)):
+            raise Refused(404, f"There is no class called {name}.")
+        await _changed(workers, model.forget, name)
+        return schemas.Forgotten(name=name, version=await workers.read(getattr, model, "version"))
+
+    @app.post("/api/undo", responses=_errors(409), summary="Take back the last change")
+    async def undo() -> schemas.Undone:
+        """The change before it is then the last one."""
+        undone = await _changed(workers, model.undo)
+        return schemas.Undone(undone=undone, version=await workers.read(getattr, model, "version"))
+
+
+def _add_page(app: FastAPI) -> None:
+    def static(path: str, name: str, kind: str) -> None:
+        async def serve() -> FileResponse:
+            return FileResponse(STATIC / name, media_type=kind, headers={"cache-control": "no-cache"})
+
+        app.add_api_route(path, serve, include_in_schema=False)
+
+    static("/", "index.html", "text/html")
+    static("/page.css", "page.css", "text/css")
+    static("/page.js", "page.js", "text/javascript")
+    static("/icon.svg", "icon.svg", "image/svg+xml")
+    static("/favicon.ico", "icon.svg", "image/svg+xml")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        policy = HEADERS["content-security-policy"].replace("style-src 'self'", f"style-src '{style_hash()}'")
+        return HTMLResponse(describe(app.openapi()), headers={"content-security-policy": policy})
+
+
+def _say_errors_in_words(app: FastAPI) -> None:
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> JSONResponse:
+        words = {404: "There is nothing at this address.", 405: "This address does not take this kind of request."}
+        said = error.detail if isinstance(error, Refused) else words.get(error.status_code, str(error.detail))
+        return JSONResponse({"error": said}, error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        found = error.errors()[0]
+        where = ".".join(str(part) for part in found["loc"] if part != "body") or "the request"
+        return JSONResponse({"error": f"{where}: {found['msg'].lower()}"}, 422)
+
+
+async def _changed(workers: Workers, work: Any, *given: Any) -> Any:
+    try:
+        return await workers.change(work, *given)
+    except BusyError as error:
+        raise Refused(503, str(error), {"retry-after": "2"}) from None
+    except ModelError as error:
+        raise Refused(409, str(error)) from None
+
+
+def _client(request: Request) -> str:
+    return who(request.client.host if request.client is not None else "unknown")
+
+
+def _cleaned(name: str | None) -> str:
+    try:
+        return clean_name(name or "")
+    except ModelError as error:
+        raise Refused(422, str(error)) from None

@@ -1,0 +1,225 @@
+"""The command ``faverage serve``: a model behind its page, on this machine unless a token protects it."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from faverage.app.names import ModelError
+from faverage.app.server.limits import LOOPBACK, Limits
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from faverage.app.model import Model
+
+__all__ = ["command", "http_server", "serve"]
+
+_WAITING = 512  # connections that the system keeps until they are accepted
+
+
+def serve(
+    model: Path | None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    *,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serve a model until it is interrupted.
+
+    Args:
+        model: its folder; None serves the digits model, which is made once in the user's cache.
+        host: the address to listen on; any but this machine's own needs a token.
+        port: 0 takes one that is free.
+        token: what clients have to show.
+        say: hears what a person should know.
+
+    Raises:
+        ModelError: in words.
+    """
+    _check(host, token)
+    try:
+        import uvicorn  # noqa: F401
+
+        import faverage.app.server.app as server
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("faverage"):
+            raise
+        raise ModelError(f"serve needs {error.name}: pip install 'faverage[app]'") from None
+    import torch
+
+    listener = _listen(host, port)
+    with listener:
+        served = _model(model, say)
+        torch.set_num_threads(_threads(served.side, os.cpu_count() or 2))
+        app = server.create_app(served, token=token, hosts=_names(host))
+        address = _address(host, listener.getsockname()[1])
+        say(f"Serving {served.folder} at {address}" + (f"/?token={token}" if token else ""))
+        say("Press Ctrl-C to stop.")
+        try:
+            http_server(app, Limits()).run(sockets=[listener])
+        except KeyboardInterrupt:
+            pass
+        say("Stopped.")
+        _leave()
+
+
+def http_server(app: Any, limits: Limits) -> uvicorn.Server:
+    """Return what carries an application: plain HTTP/1.1, with limits on connections and on what the log repeats."""
+    import uvicorn
+
+    from faverage.app.server.connections import ACCEPTS, Throttle, protocol
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            for listener in sockets or []:
+                listener.listen(_WAITING)  # more may wait than are accepted in one go
+
+    config = uvicorn.Config(
+        app,
+        http=protocol(limits),
+        loop="asyncio",
+        ws="none",
+        proxy_headers=False,  # who a client is, it cannot say itself
+        backlog=ACCEPTS,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=2,
+    )
+    for name in ("python_multipart", "multipart"):  # they warn of every form that is broken
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("asyncio", "uvicorn.error", "faverage.app"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(known, Throttle) for known in logger.filters):
+            logger.addFilter(Throttle())
+    return Server(config)
+
+
+def command(
+    model: Annotated[
+        Path | None, typer.Argument(help="A model's folder.", show_default="one that knows digits")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but this machine's needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    token: Annotated[str | None, typer.Option(help="What others have to show, by header or on the page.")] = None,
+) -> None:
+    """Serve a model with a page on which a person tries it and teaches it new classes.
+
+    Without MODEL, one that knows digits is made first, which takes a few seconds once.
+    """
+    serve(model, host, port, token, say=typer.echo)
+
+
+def _threads(side: int, cores: int) -> int:
+    """Return how many threads compute: one for small images, where several wait for each other on a busy machine.
+
+    >>> _threads(16, 8), _threads(256, 8)
+    (1, 4)
+    """
+    from faverage.data.decode import LARGE
+
+    return 1 if side < LARGE else max(1, cores // 2)  # the other half reads and writes requests
+
+
+def _leave(seconds: float = 1.0) -> None:
+    """End the process even where a thread does not end, as one that waits for a disk; files are whole at any time."""
+    from faverage.app.server.workers import THREADS
+
+    deadline = time.monotonic() + seconds
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(THREADS)]
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _check(host: str, token: str | None) -> None:
+    if token is None and not _is_loopback(host):
+        raise ModelError(
+            f"{host} can be reached by others: give a token that they need, such as\n"
+            f"  faverage serve --host {host} --token {secrets.token_urlsafe(12)}\n"
+            "or leave out --host to serve this machine alone"
+        )
+    if token is not None and (len(token) < 8 or not all("!" <= c <= "~" for c in token)):
+        raise ModelError("--token: give at least 8 letters, digits or signs, without spaces")
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() in LOOPBACK:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _names(host: str) -> Collection[str] | None:
+    """Return the names under which the server answers; None for any, where it listens on every address."""
+    return None if host in ("0.0.0.0", "::", "") else {host.lower()} | LOOPBACK
+
+
+def _address(host: str, port: int) -> str:
+    """Return what to type into a browser.
+
+    >>> _address("0.0.0.0", 80), _address("::1", 8000)
+    ('http://localhost:80', 'http://[::1]:8000')
+    """
+    name = "localhost" if host in ("0.0.0.0", "::", "", "127.0.0.1") else host
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        kind = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        listener = socket.create_server((host, port), family=kind, backlog=_WAITING)
+        # the two halves of an answer must not wait for each other: 40 ms a request otherwise
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
+    except socket.gaierror:
+        raise ModelError(f"--host {host}: there is no such address") from None
+    except OverflowError:
+        raise ModelError(f"--port {port}: give a number from 0 to 65535") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            words = f"port {port} of {host} is in use: stop what runs there, or choose another: --port {port + 1}"
+        elif error.errno == errno.EACCES:
+            words = f"port {port} needs more rights than you have: choose one from 1024, such as --port 8000"
+        elif error.errno == errno.EADDRNOTAVAIL:
+            words = f"--host {host}: this machine has no such address"
+        else:
+            words = f"cannot listen on {host}, port {port}: {error.strerror}"
+        raise ModelError(words) from None
+
+
+def _model(folder: Path | None, say: Callable[[str], None]) -> Model:
+    from faverage.app.model import Model
+
+    if folder is not None:
+        return Model.load(folder)
+    from faverage.app.demo import digits_model
+    from faverage.storage import cache_folder
+
+    folder = cache_folder() / "digits-model"
+    if not folder.exists():
+        say(f"No model was named: making one that knows digits, in {folder} (once, a few seconds)")
+    return digits_model(folder, progress=True)

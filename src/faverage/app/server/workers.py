@@ -1,0 +1,175 @@
+"""Predictions that arrive together run as one batch in a thread of their own; changes of the model queue in another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
+
+from faverage.app.server.guard import Refused
+from faverage.app.server.limits import Limits, Shares
+from faverage.app.server.meter import Meter
+from faverage.app.server.uploads import Upload, open_light, open_one
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from faverage.app.model import Answer, Model
+
+__all__ = ["Workers"]
+
+T = TypeVar("T")
+
+MOST = 16
+PATIENCE = 0.002
+MOMENT = 0.05
+OPENERS = 4  # threads; one client has all but one of them
+LAST_SECONDS = 3.0
+THREADS = "faverage-"
+"""What the names of the threads begin with."""
+
+
+class Workers:
+    """The threads of the server: they predict, change the model, read its files, and open pictures.
+
+    Large pictures are opened one after the other, so that the memory for one is enough, and by turns of the clients.
+
+    Args:
+        model: what answers.
+        limits: how long a prediction may take, and how many changes may wait.
+        meter: hears of every batch.
+    """
+
+    def __init__(self, model: Model, limits: Limits, meter: Meter) -> None:
+        self._model = model
+        self._limits = limits
+        self._meter = meter
+        self._predictor = ThreadPoolExecutor(1, f"{THREADS}predict")
+        self._changer = ThreadPoolExecutor(1, f"{THREADS}change")
+        self._opener = ThreadPoolExecutor(OPENERS, f"{THREADS}open")
+        self._reader = ThreadPoolExecutor(1, f"{THREADS}read")
+        self._unpacker = ThreadPoolExecutor(1, f"{THREADS}unpack")
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
+        self._room = Shares(limits.pictures_at_once, max(limits.pictures, limits.pictures_at_once // limits.share))
+        self._queue: deque[tuple[Sequence[Image], asyncio.Future[list[Answer]]]] = deque()
+        self._batches: asyncio.Task[None] | None = None
+        self._changing: set[asyncio.Future[Any]] = set()
+        self._looking: asyncio.Future[tuple[int, int]] | None = None
+        self._seen = self._look()
+
+    async def predict(self, images: Sequence[Image]) -> list[Answer]:
+        """Return the answers to these pictures, from one state of the model."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Answer]] = loop.create_future()
+        self._queue.append((images, future))
+        if self._batches is None or self._batches.done():
+            self._batches = loop.create_task(self._run())
+        try:
+            async with asyncio.timeout(self._limits.answer_seconds):
+                return await future
+        except TimeoutError:
+            raise Refused(503, "The model is busy and did not answer in time: try again in a moment.") from None
+
+    async def change(self, work: Callable[..., T], *given: Any) -> T:
+        """Run a change of the model after those that came before it; it is finished even if the client leaves."""
+        if len(self._changing) >= self._limits.teachers:
+            raise Refused(503, "Too many changes are waiting already: try again in a moment.", {"retry-after": "2"})
+        future = asyncio.get_running_loop().run_in_executor(self._changer, work, *given)
+        self._changing.add(future)
+        future.add_done_callback(self._changed)
+        return await asyncio.shield(future)
+
+    async def read(self, work: Callable[..., T], *given: Any) -> T:
+        """Run what reads the files of the model."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, work, *given)
+
+    async def known(self) -> tuple[int, int]:
+        """Return the version of the model and its number of classes; the last known ones where its files are slow."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().run_in_executor(self._reader, self._look)
+        await asyncio.wait({self._looking}, timeout=MOMENT)
+        if self._looking.done() and not self._looking.cancelled() and self._looking.exception() is None:
+            self._seen = self._looking.result()
+        return self._seen
+
+    def _look(self) -> tuple[int, int]:
+        return self._model.version, len(self._model.classes())
+
+    async def open(self, client: str, uploads: Sequence[Upload], shown: int = 0) -> list[Image]:
+        """Open pictures.
+
+        Args:
+            client: whose they are; a client that sends much waits for itself before others wait for it.
+            uploads: the pictures.
+            shown: of so many, enough is kept to show them.
+        """
+        loop, side = asyncio.get_running_loop(), self._model.side
+        async with self._turn("light", client, OPENERS - 1):
+            found = await loop.run_in_executor(self._opener, open_light, uploads, self._limits, side, shown)
+        images = []
+        for number, (upload, image) in enumerate(zip(uploads, found, strict=True)):
+            if image is None:
+                given = upload, self._limits, side, number < shown
+                async with self._turn("large", client, 1):
+                    image = await loop.run_in_executor(self._unpacker, open_one, *given)
+            images.append(image)
+        return images
+
+    def _turn(self, kind: str, client: str, most: int) -> asyncio.Semaphore:
+        return self._turns.setdefault((kind, client), asyncio.Semaphore(most))
+
+    @contextmanager
+    def room(self, client: str, pictures: int) -> Iterator[None]:
+        """Keep room for pictures, as long as they are in progress."""
+        status = self._room.take(client, pictures)
+        if status:
+            raise Refused(status, "Too many pictures at once: try again in a moment.", {"retry-after": "2"})
+        try:
+            yield
+        finally:
+            self._room.give(client, pictures)
+
+    async def close(self) -> None:
+        """End the threads; the change in progress gets a few seconds more, and files that are whole or not there."""
+        for threads in (self._predictor, self._opener, self._unpacker, self._reader, self._changer):
+            threads.shutdown(wait=False, cancel_futures=True)
+        if self._changing:
+            await asyncio.wait(self._changing, timeout=LAST_SECONDS)
+
+    def _changed(self, future: asyncio.Future[Any]) -> None:
+        self._changing.discard(future)
+        if not future.cancelled():
+            future.exception()  # has been seen, also where the client left
+
+    async def _run(self) -> None:
+        while self._queue:
+            if sum(len(images) for images, _ in self._queue) < MOST:
+                await asyncio.sleep(PATIENCE)
+            taken = [self._queue.popleft()]
+            while self._queue and sum(len(images) for images, _ in [*taken, self._queue[0]]) <= MOST:
+                taken.append(self._queue.popleft())
+            await self._answer([one for one in taken if not one[1].done()])
+
+    async def _answer(self, taken: list[tuple[Sequence[Image], asyncio.Future[list[Answer]]]]) -> None:
+        images = [image for pictures, _ in taken for image in pictures]
+        if not images:
+            return
+        self._meter.batch(len(images))
+        try:
+            answers = await asyncio.get_running_loop().run_in_executor(self._predictor, self._model.predict, images)
+        except Exception as error:
+            if len(taken) > 1:  # one picture must not spoil the others' answers
+                for one in taken:
+                    await self._answer([one])
+            elif not taken[0][1].done():
+                taken[0][1].set_exception(error)
+            return
+        start = 0
+        for pictures, future in taken:
+            if not future.done():
+                future.set_result(answers[start : start + len(pictures)])
+            start += len(pictures)

@@ -1,0 +1,245 @@
+"""Ensembles for scikit-learn users: members of any kind, fused by a fuser of ``faverage.fusion``.
+
+They are used as scikit-learn's ``StackingClassifier`` and ``StackingRegressor`` are:
+
+    >>> from sklearn.datasets import load_wine
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> X, y = load_wine(return_X_y=True)
+    >>> members = [("nb", GaussianNB()), ("logistic", LogisticRegression(solver="newton-cholesky"))]
+    >>> model = AFAClassifier(members).fit(X[::2], y[::2])
+    >>> bool(model.score(X[1::2], y[1::2]) > 0.9)
+    True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from faverage.afa.explain import Explanation, explain
+from faverage.afa.network import DEFAULT_MEANS, MeanSpec
+from faverage.estimators.ensemble import (
+    Ensemble,
+    check_shared,
+    fold_scores,
+    fold_values,
+    plain_folds,
+    stratified_folds,
+    take,
+)
+from faverage.estimators.members import check_labels, encode, positions, predict_values, read_member, steady, union
+from faverage.estimators.regression import build_means, fit_regression
+from faverage.fusion import FUSERS, Fuser, get_fuser
+from faverage.fusion.align import align
+
+__all__ = ["AFAClassifier", "AFARegressor"]
+
+Array = NDArray[Any]
+
+
+class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
+    """Several classifiers, fused by a learned average of their probabilities.
+
+    The fuser learns from out-of-fold probabilities; then the members are fitted again on everything. Members that know
+    different classes (``cv="prefit"``, or a class that a fold misses) are put side by side by label.
+
+    Args:
+        estimators: a list of (name, estimator). A member without ``predict_proba`` is read by ``decision_function``, or
+            else by the labels that it predicts. ``"drop"`` leaves a member out.
+        fuser: name of a fuser (``faverage.fusion.fuser_names()``), or a fuser.
+        fuser_options: options of the fuser.
+        cv: number of stratified folds, a splitter, or an iterable of (training rows, test rows); None means 5 folds.
+            Rows in no test part are not used by the fuser. ``"prefit"``: members are fitted already and used as they
+            are. They may then also be torch modules, which get a tensor of their parameters' type, or functions from X
+            to an array or tensor ``(n, N_k)``; outputs that are not probabilities are taken as logits. Their columns
+            are the attribute ``classes_`` if they have one, else the sorted labels of y. To clone such an ensemble (a
+            grid search does), wrap estimators in ``sklearn.frozen.FrozenEstimator``.
+        n_jobs: fits at a time.
+        verbose: how much joblib tells.
+
+    Attributes:
+        classes_: the N labels: those of y and those that prefit members know.
+        estimators_: the K fitted members.
+        named_estimators_: the same by name.
+        fuser_: the fitted fuser.
+        n_features_in_: number of features.
+        feature_names_in_: their names, where X has them.
+    """
+
+    def __init__(
+        self,
+        estimators: Sequence[tuple[str, Any]],
+        *,
+        fuser: str | Fuser = "afa",
+        fuser_options: dict[str, Any] | None = None,
+        cv: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimators = estimators
+        self.fuser = fuser
+        self.fuser_options = fuser_options
+        self.cv = cv
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the members, and the fuser on their out-of-fold probabilities.
+
+        Args:
+            X: examples ``(n, features)`` of any kind that the members take.
+            y: labels ``(n,)``: numbers, strings, booleans.
+            sample_weight: ``(n,)``, for the members that take weights and for the fuser.
+        """
+        live = self._live_members()
+        fuser = get_fuser(self.fuser, **(self.fuser_options or {}))
+        X, weight = self._check_input(X, y, sample_weight)
+        labels, codes, mixed = encode(check_labels(y))
+        if self._prefit:
+            read = [read_member(name, model, X, labels) for name, model in live]
+            self._members = [member for member, _ in read]
+            check_shared(labels, self._members)
+            self.classes_ = union([labels, *(member.classes for member in self._members)])
+            codes = positions(labels, self.classes_)[codes]
+            rows = np.arange(len(codes))
+            scores = self._align([s for _, s in read], [member.classes for member in self._members])
+            models = [model for _, model in live]
+        else:
+            self._need_two_classes(codes if weight is None else codes[weight > 0])
+            self.classes_ = labels
+            names = labels if mixed else None
+            targets = codes if mixed else labels[codes]
+            splits = self._splits(X, codes, stratified_folds)
+            folds = self._out_of_fold(fold_scores, live, splits, X, targets, weight, names)
+            scores = np.concatenate([self._align(*zip(*fold, strict=True)) for fold in folds])
+            rows = np.concatenate([test for _, test in splits])
+            models = self._refit(live, X, targets, weight)
+            one = take(X, rows[:1])
+            pairs = zip(live, models, strict=True)
+            known = np.unique(targets)
+            self._members = [read_member(name, model, one, known, names)[0] for (name, _), model in pairs]
+        self._keep(live, models)
+        self.fuser_ = fuser.fit(steady(scores), codes[rows], None if weight is None else weight[rows])
+        return self
+
+    def member_scores(self, X: Any) -> Array:
+        """Return the members' probabilities ``(n, K, N)``, with NaN where a member does not know a class."""
+        self._check_predict(X)
+        return self._align([m.scores(X) for m in self._members], [m.classes for m in self._members])
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the probability of each class ``(n, N)``."""
+        scores = self.member_scores(X)
+        return self.fuser_.predict_proba(scores)
+
+    def predict(self, X: Any) -> Array:
+        """Return the most probable label ``(n,)`` of each row."""
+        best: Array = self.predict_proba(X).argmax(1)
+        labels: Array = self.classes_[best]
+        return labels
+
+    def explain(self) -> Explanation:
+        """Return which mean the fuser uses, and which member it trusts for which class."""
+        check_is_fitted(self)
+        if not hasattr(self.fuser_, "explain"):
+            able = ", ".join(f"'{name}'" for name, kind in FUSERS.items() if hasattr(kind, "explain"))
+            raise ValueError(f"the fuser '{self.fuser_.name}' cannot be explained; these can: {able}")
+        explanation: Explanation = self.fuser_.explain(models=self._names, classes=self.classes_.tolist())
+        return explanation
+
+    def _align(self, outputs: Sequence[Array], classes: Sequence[Array]) -> Array:
+        return align(outputs, classes, all_classes=self.classes_).scores
+
+    def _need_two_classes(self, codes: Array) -> None:
+        if len(np.unique(codes)) < 2:
+            raise ValueError("y has one class only among rows of non-zero weight; at least two classes are needed")
+
+
+class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
+    """Several regressors, fused by a learned average of their predictions.
+
+    AFA with one weight a member and mean, fitted to the squared loss of out-of-fold predictions; whether the arithmetic
+    mean serves alone, and how far weights are drawn to uniform ones, is chosen by held-out loss. A prediction always
+    lies between the least and the largest prediction of the members for that row. Fitting is deterministic.
+
+    Args:
+        estimators: a list of (name, estimator); ``"drop"`` leaves a member out.
+        means: the means to choose from.
+        cv: number of folds, a splitter, an iterable of splits, or ``"prefit"``, as for ``AFAClassifier``; None means 5
+            folds. Prefit modules and functions give ``(n,)`` or ``(n, 1)``.
+        n_jobs: fits at a time.
+        verbose: how much joblib tells.
+
+    Attributes:
+        estimators_: the K fitted members.
+        named_estimators_: the same by name.
+        network_: the fitted ``faverage.AFA``, which works on predictions scaled to the range of the out-of-fold ones.
+        shrinkage_: the strength of the pull to uniform weights that was chosen.
+        n_features_in_: number of features.
+        feature_names_in_: their names, where X has them.
+    """
+
+    def __init__(
+        self,
+        estimators: Sequence[tuple[str, Any]],
+        *,
+        means: Sequence[MeanSpec] = DEFAULT_MEANS,
+        cv: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimators = estimators
+        self.means = means
+        self.cv = cv
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the members, and the weights of their average on out-of-fold predictions.
+
+        Args:
+            X: examples ``(n, features)`` of any kind that the members take.
+            y: targets ``(n,)``.
+            sample_weight: ``(n,)``, for the members that take weights and for the average.
+        """
+        live = self._live_members()
+        means = build_means(self.means)
+        X, weight = self._check_input(X, y, sample_weight)
+        y = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype="numeric", input_name="y")
+        if self._prefit:
+            rows, models = np.arange(len(y)), [model for _, model in live]
+            values = np.stack([predict_values(name, model, X) for name, model in live], 1)
+        else:
+            splits = self._splits(X, y, plain_folds)
+            folds = self._out_of_fold(fold_values, live, splits, X, y, weight)
+            values = np.concatenate([np.stack(fold, 1) for fold in folds])
+            rows = np.concatenate([test for _, test in splits])
+            models = self._refit(live, X, y, weight)
+        self._keep(live, models)
+        target = y[rows].astype(np.float64)
+        self._fused = fit_regression(values, target, None if weight is None else weight[rows], means)
+        self.network_, self.shrinkage_ = self._fused.network, self._fused.shrinkage
+        return self
+
+    def member_scores(self, X: Any) -> Array:
+        """Return the members' predictions ``(n, K, 1)``."""
+        self._check_predict(X)
+        pairs = zip(self._names, self.estimators_, strict=True)
+        return np.stack([predict_values(name, model, X) for name, model in pairs], 1)[:, :, None]
+
+    def predict(self, X: Any) -> Array:
+        """Return the fused predictions ``(n,)``."""
+        values = self.member_scores(X)[:, :, 0]
+        return self._fused(values)
+
+    def explain(self) -> Explanation:
+        """Return which mean is used and which member is trusted."""
+        check_is_fitted(self)
+        return explain(self.network_, models=self._names, classes=["value"])

@@ -1,0 +1,222 @@
+"""From files to files: read, compare, fit, write. Nothing is written before everything has gone well."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from faverage.afa.explain import Explanation
+from faverage.fusion import FUSERS, Fuser, fuser_names
+from faverage.prediction_files.base import Listener, UserError, model_names
+from faverage.prediction_files.bundle import Bundle, load_bundle, save_bundle
+from faverage.prediction_files.compare import Comparison, chosen_fusers, new_fuser, sample
+from faverage.prediction_files.compare import compare as compare_fusers
+from faverage.prediction_files.join import check_classes, join, labels_of
+from faverage.prediction_files.read import read_labels, read_predictions
+from faverage.prediction_files.report import write_report
+from faverage.prediction_files.result import Member, Result
+from faverage.prediction_files.tables import Predictions
+from faverage.prediction_files.write import check_headings, check_outputs, write_predictions, writing
+
+__all__ = ["apply_files", "fuse_files"]
+
+Array = NDArray[Any]
+_EXPLAINED = "afa"  # the fuser whose weights are shown where the chosen one has none to show
+
+
+def fuse_files(
+    files: Sequence[str | Path],
+    labels: str | Path,
+    out: str | Path,
+    *,
+    fuser: str = "afa",
+    folds: int = 5,
+    compare: str = "all",
+    strict: bool = False,
+    allow_missing: bool = False,
+    id_column: str | None = None,
+    label_column: str | None = None,
+    seed: int = 0,
+    force: bool = False,
+    listener: Listener | None = None,
+) -> Result:
+    """Learn from labelled rows how to fuse the predictions in ``files``, and predict every row.
+
+    Writes ``out`` (id, prediction, a probability for each class), and beside it ``report.html`` and
+    ``fuser.safetensors``, which ``apply_files`` takes.
+
+    Args:
+        files: one a model: ids, and one column a class; ``.csv``, ``.npz`` or ``.parquet``.
+        labels: ids and labels. Rows of ``files`` that are not in it are predicted, but not trained on.
+        out: the ``.csv`` file to write.
+        fuser: the name of the fuser to fit.
+        folds: how many folds the comparison of fusers has.
+        compare: the fusers to compare: ``all``, ``none``, or names with commas between.
+        strict: refuse what is odd instead of warning.
+        allow_missing: take rows that a file lacks for "no answer".
+        id_column: the column of ids; by default the first.
+        label_column: the column of labels; by default ``label``, or the only one beside the ids.
+        seed: of everything random.
+        force: overwrite files that exist.
+        listener: hears of progress and warnings.
+
+    Raises:
+        UserError: for anything wrong with the files or the options; nothing is written then.
+    """
+    paths, labels, out = [Path(file) for file in files], Path(labels), Path(out)
+    listener = listener or Listener()
+    listener.strict = strict
+    outputs = [out, out.parent / "report.html", out.parent / "fuser.safetensors"]
+    if fuser not in FUSERS:
+        raise UserError(f"unknown fuser '{fuser}'; known are {', '.join(fuser_names())}")
+    if folds < 2:
+        raise UserError(f"--folds must be at least 2, got {folds}")
+    compared = chosen_fusers(compare)
+    options: dict[str, str | int | bool | None]
+    options = {"fuser": fuser, "folds": folds, "seed": seed, "strict": strict, "allow-missing": allow_missing}
+    options["compare"] = None if compare == "all" else compare
+    options |= {"id": id_column, "label": label_column, "force": True}  # by then the outputs exist
+    _check_files(paths)
+    check_outputs(outputs, [*paths, labels], force)
+
+    truth = read_labels(labels, id_column=id_column, label_column=label_column)
+    tables = _read(paths, id_column, allow_missing, listener)
+    check_classes(tables, truth, listener)
+    named = {str(table.path): table.classes for table in tables} | {str(labels): truth.labels}
+    check_headings(tables[0], named, "rename the class, as a column and as a label")
+    names = model_names(paths)
+    known, rows_of = [list(table.classes) for table in tables], [len(table.ids) for table in tables]
+    joined = join(tables, truth, allow_missing=allow_missing, listener=listener)
+    rows, y = labels_of(joined, truth)
+    if compared and len(y) < folds:
+        raise UserError(f"--folds {folds} needs at least {folds} labelled rows with predictions, found {len(y)}")
+    if len(set(y.tolist())) < 2:
+        raise UserError(f"the labelled rows with predictions are all of the class '{joined.classes[y[0]]}'")
+
+    few = sample(y, int(np.prod(joined.scores.shape[1:])), seed)
+    shown = joined.scores[rows[few]]
+    comparison = Comparison()
+    if compared:
+        at = {"folds": folds, "seed": seed, "of": len(y)}
+        comparison = compare_fusers(compared, shown, y[few], names, **at, listener=listener)
+    listener.progress(f"fitting {fuser}", 0, 1)
+    fitted = _fit(fuser, joined.scores if len(rows) == len(joined.ids) else joined.scores[rows], y, seed)
+    explanation, unexplained = _explain(fitted, shown, y[few], seed, names, joined.classes)
+    fused = fitted.predict_proba(joined.scores)
+    listener.progress(f"fitting {fuser}", 1, 1)
+
+    result = Result(
+        members=[Member(*member) for member in zip(names, paths, rows_of, known, strict=True)],
+        labels=labels,
+        classes=joined.classes,
+        rows=len(joined.ids),
+        labelled=len(y),
+        fuser=fuser,
+        comparison=comparison,
+        explanation=explanation,
+        unexplained=unexplained,
+        warnings=listener.warnings,
+        command=_command(paths, labels, out, options),
+        outputs=outputs,
+    )
+    with writing(outputs) as (predictions, report, file):
+        write_predictions(predictions, joined, fused, listener)
+        write_report(report, result)
+        save_bundle(Bundle(fitted, joined.classes, names, known), file)
+    return result
+
+
+def apply_files(
+    fuser: str | Path,
+    files: Sequence[str | Path],
+    out: str | Path,
+    *,
+    by_position: bool = False,
+    strict: bool = False,
+    allow_missing: bool = False,
+    id_column: str | None = None,
+    force: bool = False,
+    listener: Listener | None = None,
+) -> Path:
+    """Fuse the predictions in ``files`` with a fuser that ``fuse_files`` wrote; return ``out``.
+
+    Files belong to the models of their names (the file's stem), where words that all of them share do not count:
+    ``a_new.csv`` and ``b_new.csv`` are the files of the models a and b. Other names are refused, unless ``by_position``
+    says that the files come in the order of the models. The other arguments are those of ``fuse_files``.
+    """
+    paths, fuser, out = [Path(file) for file in files], Path(fuser), Path(out)
+    listener = listener or Listener()
+    listener.strict = strict
+    bundle = load_bundle(fuser)
+    _check_files(paths)
+    check_outputs([out], [*paths, fuser], force)
+    order = bundle.order(paths, by_position)
+    tables = _read(paths, id_column, allow_missing, listener)
+    lead, tables = tables[0], [tables[i] for i in order]
+    for model, table in enumerate(tables):
+        bundle.check(model, table)
+    remedy = f"rename the column of ids of {lead.path}, or fit the fuser again with another name for the class"
+    check_headings(lead, {str(fuser): bundle.classes}, remedy)
+    joined = join(tables, None, lead=lead, classes=bundle.classes, allow_missing=allow_missing, listener=listener)
+    fused = bundle.fuser.predict_proba(joined.scores)
+    with writing([out]) as (predictions,):
+        write_predictions(predictions, joined, fused, listener)
+    return out
+
+
+def _check_files(files: Sequence[Path]) -> None:
+    if len(files) < 2:
+        raise UserError(f"give at least two files of predictions, got {len(files)}")
+    seen: set[Path] = set()
+    for file in files:
+        if not str(file).isprintable():
+            raise UserError(f"the name of the file {str(file)!a} cannot be printed: rename it")
+        if file.resolve() in seen:
+            raise UserError(f"{file} is given twice")
+        seen.add(file.resolve())
+
+
+def _read(files: Sequence[Path], id_column: str | None, allow_missing: bool, listener: Listener) -> list[Predictions]:
+    tables = []
+    for i, file in enumerate(files):
+        listener.progress("reading", i, len(files))
+        tables.append(read_predictions(file, id_column=id_column, allow_missing=allow_missing, listener=listener))
+    listener.progress("reading", len(files), len(files))
+    return tables
+
+
+def _fit(name: str, scores: Array, y: Array, seed: int) -> Fuser:
+    try:
+        return new_fuser(name, seed).fit(scores, y)
+    except ValueError as error:
+        raise UserError(f"the fuser '{name}' cannot be fitted on these files: {error}") from None
+
+
+def _explain(
+    fitted: Fuser, scores: Array, y: Array, seed: int, models: list[str], classes: list[str]
+) -> tuple[Explanation | None, str]:
+    """Return what the fitted fuser's weights say, or those of AFA fitted on the rows compared; or why not."""
+    try:
+        if not hasattr(fitted, "explain"):
+            fitted = new_fuser(_EXPLAINED, seed).fit(scores, y)
+        explanation: Explanation = fitted.explain(models=models, classes=classes)  # type: ignore[attr-defined]
+    except Exception as error:
+        return None, str(error) or type(error).__name__
+    return explanation, ""
+
+
+def _command(files: list[Path], labels: Path, out: Path, options: dict[str, str | int | bool | None]) -> str:
+    """Return the command line that does the same again."""
+    given = [f"./{file}" if str(file).startswith("-") else str(file) for file in files]
+    words = ["faverage", "fuse", "--labels", str(labels), *given, "--out", str(out)]
+    for name, value in options.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not None and value is not False:
+            words += [f"--{name}", str(value)]
+    return shlex.join(words)

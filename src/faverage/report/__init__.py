@@ -1,0 +1,1 @@
+"""What runs, sweeps and ``fuse`` share to show what they found: pages and plots."""

@@ -1,0 +1,1 @@
+"""How networks are trained, whatever their objective: the loop, the step, devices and processes."""

@@ -1,0 +1,185 @@
+"""One training step on buffers that stay in place, so that a GPU can replay it as one captured graph."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from faverage.vision.engine.device import autocast
+from faverage.vision.engine.processes import Team
+from faverage.vision.trainable import Trainable
+from faverage.vision.transforms import Augment
+
+_WARM_UP = 5  # steps before a capture, so that cuDNN has chosen its algorithms and every buffer exists
+
+
+class Objective(nn.Module):
+    """Augmentation, network and loss in one module, to be compiled as one.
+
+    Args:
+        network: what is trained.
+        augment: the training transform, on the device of the network.
+        device: where they are.
+        dtype: in which the network embeds images; its loss is float32.
+        layout: memory format of the images.
+    """
+
+    def __init__(
+        self,
+        network: Trainable,
+        augment: Augment,
+        device: torch.device,
+        dtype: torch.dtype,
+        layout: torch.memory_format = torch.channels_last,
+    ) -> None:
+        super().__init__()
+        self.network, self.augment, self.device, self.dtype, self.layout = network, augment, device, dtype, layout
+
+    def forward(self, batch: Tensor, labels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean loss, and how many of the ``(b, S, S, 3)`` images were classified right."""
+        images = self.augment(batch, noise[:, : Augment.NOISE]).contiguous(memory_format=self.layout)
+        extra = noise[:, Augment.NOISE :]
+        with autocast(self.device, self.dtype):
+            embedded = self.network.embed(images, labels, extra)
+        return self.network.loss(embedded, labels, extra)
+
+
+class Step:
+    """A step: fill ``batch``, ``labels``, ``noise`` and ``lr``, then call. Nothing is read back to the host.
+
+    Args:
+        objective: what to minimise, on its device.
+        side: of the stored images.
+        batch_size: images a step, of this process.
+        momentum: of SGD with Nesterov's momentum.
+        weight_decay: on every parameter.
+        team: the processes that share a step; by default this one alone.
+
+    Attributes:
+        batch: uint8 ``(b, S, S, 3)``.
+        labels: int64 ``(b,)``.
+        noise: ``(b, 8 + extras)``, see ``Augment`` and ``Trainable``.
+        lr: the learning rate, a tensor, so that a captured step sees its changes.
+        totals: ``(2,)``, sums of loss x images and of right answers since it was last zeroed.
+        variant: ``plain``, ``compiled``, ``captured`` or ``compiled+captured``.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        side: int,
+        batch_size: int,
+        momentum: float,
+        weight_decay: float,
+        team: Team | None = None,
+    ) -> None:
+        device = objective.device
+        self.team = team or Team()
+        self.objective: Callable[..., Any] = self.team.wrap(objective)
+        self.network = objective.network
+        self.batch = torch.zeros((batch_size, side, side, 3), dtype=torch.uint8, device=device)
+        self.labels = torch.zeros(batch_size, dtype=torch.int64, device=device)
+        self.noise = torch.zeros((batch_size, Augment.NOISE + self.network.extras), device=device)
+        self.totals = torch.zeros(2, device=device)
+        self.lr = torch.zeros((), device=device)
+        learned = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        self.optimizer = torch.optim.SGD(
+            list(learned.values()),
+            lr=self.lr,
+            momentum=momentum,
+            nesterov=momentum > 0,
+            weight_decay=weight_decay,
+            fused=True,
+        )
+        # zeros give the same first step as no buffer, and make every step, and every checkpoint, alike
+        self.momentum = {name: torch.zeros_like(p) for name, p in learned.items()}
+        for name, parameter in learned.items():
+            self.optimizer.state[parameter]["momentum_buffer"] = self.momentum[name]
+        self.variant = "plain"
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        """Take one step with what is in the buffers."""
+        if self._graph is None:
+            self._work()
+        else:
+            self._graph.replay()
+
+    def _work(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss, right = self.objective(self.batch, self.labels, self.noise)
+        self.team.backward(loss)
+        self.network.change_gradients()
+        self.optimizer.step()
+        self.totals += torch.stack([loss.detach().float() * len(self.labels), right.float()])
+
+    def state(self) -> dict[str, Tensor]:
+        """Return every tensor that a step changes, by name: weights, running statistics, momentum."""
+        return {
+            **self.network.state_dict(),
+            **{f"momentum.{name}": tensor for name, tensor in self.momentum.items()},
+        }
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Copy what ``state`` gave back into place."""
+        state = self.state()
+        if state.keys() != tensors.keys():
+            raise ValueError(f"the state does not fit: {sorted(state.keys() ^ tensors.keys())[:5]}")
+        with torch.no_grad():
+            for name, tensor in state.items():
+                tensor.copy_(tensors[name])
+
+    def speed_up(self, *, compile_mode: str | None, capture: bool) -> None:
+        """Compile the objective and capture the whole step where that works; warn and go on where it does not.
+
+        The trial steps that this takes leave no trace in the network.
+
+        Args:
+            compile_mode: a mode of ``torch.compile``; None: do not compile.
+            capture: whether to record the step as a CUDA graph.
+        """
+        before = {name: tensor.clone() for name, tensor in self.state().items()}
+        done = []
+        if compile_mode is not None:
+            plain = self.objective
+            try:
+                self.objective = torch.compile(plain, mode=compile_mode, dynamic=False)
+                self._work()
+                torch.cuda.synchronize()
+                done.append("compiled")
+            except Exception as error:
+                self.objective = plain
+                warnings.warn(f"torch.compile failed, training goes on without it: {_first_line(error)}", stacklevel=2)
+        if capture:
+            try:
+                self._capture()
+                done.append("captured")
+            except Exception as error:
+                self._graph = None
+                warnings.warn(f"CUDA graph capture failed, steps run one by one: {_first_line(error)}", stacklevel=2)
+        self.variant = "+".join(done) or "plain"
+        self.restore(before)
+        self.totals.zero_()
+
+    def _capture(self) -> None:
+        """Record one step; from then on a call replays it."""
+        side_stream = torch.cuda.Stream()
+        side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side_stream):
+            for _ in range(_WARM_UP):
+                self._work()
+        torch.cuda.current_stream().wait_stream(side_stream)
+        self.optimizer.zero_grad(set_to_none=True)  # the graph must allocate the gradients itself
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._work()
+        self._graph = graph
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
