@@ -1,11 +1,14 @@
 """The package itself: imports go one way and are cheap, public names exist and are documented."""
 
 import ast
+import importlib
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 import faverage
 
@@ -13,7 +16,7 @@ SOURCE = Path(faverage.__file__).parent
 
 # a room imports from rooms before it, never from one after it, inside functions neither
 ROOMS = (
-    *("code", "threads", "report", "progress", "storage"),
+    *("renamed", "code", "threads", "report", "progress", "storage"),
     *("afa", "fusion", "estimators", "prediction_files"),
     *("data", "vision", "fscil", "rivals", "experiment"),
     *("app", "cli", "__main__"),
@@ -91,3 +94,24 @@ def test_the_lowest_versions_are_declared_and_can_be_listed() -> None:
     imported = {"torch", "numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "safetensors", "typer", "rich"}
     assert imported | {"pillow", "pyyaml", "fastapi", "starlette", "pydantic", "uvicorn"} <= lowest.keys()
     assert lowest["torch"] == (root / "constraints.txt").read_text().split("==")[1].strip()
+
+
+def test_old_names_of_modules_warn_and_are_the_new_modules() -> None:
+    from faverage.renamed import MOVED
+
+    for old, new in MOVED.items():
+        with pytest.warns(DeprecationWarning, match=f"is now faverage.{new};"):
+            module = importlib.import_module(f"faverage.{old}")
+        assert module is importlib.import_module(f"faverage.{new}") and module.__spec__.name == f"faverage.{new}"
+    assert callable(faverage.fit) and callable(faverage.explain) and callable(faverage.align)
+
+
+def test_the_version_is_told_without_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['faverage', '--version']; from faverage.cli import main; main(); print(*sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith(f"faverage {faverage.__version__}\n") and not {"torch", "numpy"} & set(said.split())
+    again = subprocess.run([sys.executable, "-m", "faverage", "--version"], capture_output=True, text=True, check=True)
+    assert again.stdout == f"faverage {faverage.__version__}\n"
+    assert set(faverage.__all__) <= set(dir(faverage)) <= {*faverage.__all__, "__version__"}

@@ -8,6 +8,8 @@ to fuse, ``faverage.fscil`` the learner that meets new classes. Names are loaded
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from faverage.renamed import install
+
 if TYPE_CHECKING:
     from faverage.afa.explain import Explanation, Table, explain
     from faverage.afa.export import export_onnx, load, save
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from faverage.fusion.align import Aligned, align, pad
 
 __version__ = "0.1.0"
+
+install()
 
 __all__ = [
     "AFA",
