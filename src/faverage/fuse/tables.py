@@ -61,9 +61,6 @@ def check_ids(table: Predictions | Labels) -> None:
     """Refuse ids that are empty or occur twice."""
     if "" in table.ids:
         raise UserError(f"{table.place(table.ids.index(''))} has no id")
-    null = next((row for row, name in enumerate(table.ids) if "\0" in name), None)
-    if null is not None:
-        raise UserError(f"{table.place(null)}: the id has a null character, which no CSV file can hold: leave it out")
     if len(set(table.ids)) < len(table.ids):
         first: dict[str, int] = {}
         for row, name in enumerate(table.ids):
@@ -80,9 +77,6 @@ def check_table(table: Predictions) -> None:
         raise UserError(f"{path} has no rows below its header" if table.unit == "line" else f"{path} has no rows")
     if "" in classes:
         raise UserError(f"{path}: column {classes.index('') + 2} has no name; expected the label of a class")
-    null = [name for name in classes if "\0" in name]
-    if null:
-        raise UserError(f"{path}: the class {null[0]!a} has a null character, which no CSV file can hold: leave it out")
     if len(set(classes)) < len(classes):
         twice = [name for name, times in Counter(classes).items() if times > 1]
         raise UserError(f"{path} has two columns for class {some(twice)}")
