@@ -198,6 +198,14 @@ def test_npz_with_an_encrypted_member_structs_or_odd_text(folder: Path) -> None:
     }.items():
         np.savez(path, **{**good, name: value})
         assert_refused(folder, fuse(folder, files=("a.csv", "b.npz")), "b.npz")
+    beyond = np.frombuffer(b"\xff" * 36, "<U3")  # no such characters
+    for name, value, words in (
+        ("classes", np.array(["cat", "c\0w", "dog"]), "zero bytes"),
+        ("ids", np.array([f"{i}\0x" for i in range(n)]), "zero bytes"),
+        ("classes", beyond, "invalid characters"),
+    ):
+        np.savez(path, **{**good, name: value})
+        assert_refused(folder, fuse(folder, files=("a.csv", "b.npz")), words)
     np.savez(path, **{**good, "ids": good["ids"].astype(float) * 1e300})
     assert_refused(folder, fuse(folder, files=("a.csv", "b.npz")), "has no row for id")
 

@@ -231,3 +231,12 @@ def test_work_folders(tmp_path: Path) -> None:
             warnings.simplefilter("ignore")
             run(config, tmp_path)
         assert numbers(tmp_path) == before
+
+
+def test_a_run_that_does_not_name_its_data_set_is_refused(tmp_path: Path) -> None:
+    out = finished(tmp_path)
+    found = json.loads((out / "results.json").read_text())
+    del found["config"]["dataset"]
+    (out / "results.json").write_text(json.dumps(found))
+    with pytest.raises(ConfigError, match="is not of a finished run"):
+        finished_run(out)

@@ -84,20 +84,19 @@ def read_json(path: str | Path) -> Any:
         OSError: it cannot be read.
         ValueError: it is no file of JSON; the message does not name the path.
     """
-    return parse_json(read_regular(path, _MOST_JSON))
+    data = read_regular(path, _MOST_JSON + 1)
+    if len(data) > _MOST_JSON:
+        raise ValueError(f"it has more than {_MOST_JSON / 1e6:.0f} MB, more than any such file needs")
+    return parse_json(data)
 
 
 def read_regular(path: str | Path, most: int) -> bytes:
-    """Return the bytes of a file; ValueError where it is a pipe, a device or larger than ``most`` bytes."""
+    """Return the first ``most`` bytes of a file; ValueError where it is a pipe or a device."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe must not make us wait
     with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise ValueError("it is not a regular file")
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise ValueError(f"it has {max(status.st_size, len(data)) / 1e6:.0f} MB, more than any such file needs")
-    return data
+        return file.read(most)
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -121,7 +121,7 @@ def open_file(file: Path) -> Any:
     from faverage.storage import read_regular
 
     try:
-        return open_picture(read_regular(file, MAX_BYTES))
+        return open_picture(read_regular(file, MAX_BYTES + 1))
     except ValueError as error:
         raise ModelError(f"{file}: {error}") from None
 

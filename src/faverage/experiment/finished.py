@@ -23,7 +23,7 @@ def finished_run(out: Path) -> tuple[RunConfig, Path]:
     file = out / "results.json"
     try:
         results = read_json(file)
-        given: dict[str, Any] = results["config"]
+        given: dict[str, Any] = {"dataset": results["config"]["dataset"], **results["config"]}  # never the default
         versions = results["versions"]
         known = {f.name for f in fields(RunConfig)}
         plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}

@@ -210,9 +210,12 @@ def _texts(path: Path, values: Any) -> list[str]:
         if odd is not None:
             raise UserError(f"{path}: ids and labels must be text or numbers, found a {type(odd).__name__}")
         texts = ["" if v is None or v != v else str(v).strip() for v in listed]
-        "".join(texts).encode()
+        whole = "".join(texts)
+        whole.encode().decode()  # an array may hold halves of characters, and numbers beyond all characters
+        if "\0" in whole:
+            raise UserError(f"{path} has ids or labels that are no text: they hold zero bytes")
     except UnicodeError:
-        raise UserError(f"{path} has ids or labels that are no text: they hold half a character") from None
+        raise UserError(f"{path} has ids or labels that are no text: they hold invalid characters") from None
     except ValueError as error:
         raise error if isinstance(error, UserError) else UserError(f"{path}: {_sentence(error)}") from None
     return texts

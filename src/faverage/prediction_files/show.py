@@ -32,13 +32,15 @@ class Screen(Listener):
         self._lines = Lines("", 0)
 
     def __enter__(self) -> Self:
-        self._bars.start()
+        if not self._bars.disable:
+            self._bars.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bars.stop()
+        if not self._bars.disable:  # older versions of rich would print an empty line
+            self._bars.stop()
 
     def note(self, text: str) -> None:
         """Print and keep a warning."""
