@@ -11,7 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import typer
 
-from faverage.app.names import ModelError, printable
+from faverage.app.names import printable
+from faverage.errors import ModelError, UserError
 
 __all__ = [
     "files_of",
@@ -31,23 +32,20 @@ R = TypeVar("R")
 
 
 def told(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn what a person can put right into a ModelError, which the command line shows without a traceback."""
+    """Turn what a person can put right into a UserError, which the command line shows without a traceback."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        from faverage.data import DataError
-        from faverage.experiment.settings import ConfigError
-
         try:
             return command(*args, **kwargs)
         except BrokenPipeError:  # who reads the output has seen enough
             raise
-        except (DataError, ConfigError, ValueError, FloatingPointError, ImportError, MemoryError) as error:
-            kind = type(error) if isinstance(error, ModelError) else ModelError
+        except (ValueError, FloatingPointError, ImportError, MemoryError) as error:
+            kind = type(error) if isinstance(error, UserError) else UserError
             raise kind(printable(str(error)) or "the memory ran out") from None
         except OSError as error:
             where = f": {error.filename}" if error.filename is not None else ""
-            raise ModelError(printable(f"{error.strerror or error}{where}")) from None
+            raise UserError(printable(f"{error.strerror or error}{where}")) from None
 
     return run
 

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from faverage.errors import CheckpointError
+
 __all__ = ["ResNet18", "TinyNet", "backbone_names", "get_backbone", "load_weights"]
 
 
@@ -178,6 +180,7 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
             classifier (``fc.*``, ``head.*``) is ignored.
 
     Raises:
+        CheckpointError: the file is no checkpoint.
         ValueError: if a tensor is missing, is left over, or has another shape; the message names them.
     """
     others = ("fc.", "head.", "momentum.")
@@ -222,7 +225,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             content = content.get("state_dict", content)
         fits = all(isinstance(name, str) and _is_plain(tensor) for name, tensor in content.items())
     except Exception as error:
-        raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from None
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}", what=path) from None
     if not content or not fits:
         raise ValueError(f"{path} does not hold a state dict: expected a mapping from names to tensors")
     return {name.removeprefix("module.").removeprefix("backbone."): tensor for name, tensor in content.items()}
