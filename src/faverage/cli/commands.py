@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from faverage import __version__
 from faverage.app.server.serve import command as serve
+from faverage.cli.console import Stages
 from faverage.cli.model import register
 from faverage.errors import UserError
 from faverage.prediction_files import Screen, apply_files, fuse_files, show
@@ -176,7 +177,6 @@ def run(
 
     from faverage.experiment import RunConfig
     from faverage.experiment import run as carry_out
-    from faverage.experiment.screen import Stages
     from faverage.experiment.tables import markdown
     from faverage.experiment.trouble import explain
 
