@@ -88,7 +88,7 @@ def test_an_interrupted_build_leaves_nothing(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("faverage.data.progress.Progress.advance", fail)
+        patch.setattr("faverage.progress.Progress.advance", fail)
         with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else DataError) as caught:
             load_benchmark("folder", root, cache=cache, workers=workers)
     if isinstance(error, OSError):

@@ -320,10 +320,10 @@ def test_without_a_terminal_progress_comes_in_lines(
 ) -> None:
     from rich.console import Console
 
-    from faverage import _lines
+    from faverage import progress
     from faverage.prediction_files import Screen
 
-    monkeypatch.setattr(_lines, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.0)
     with Screen(Console(stderr=True, force_terminal=False)) as screen:
         files = [folder / f"{name}.csv" for name in "abc"]
         fuse_files(files, folder / "labels.csv", folder / "fused.csv", listener=screen)

@@ -155,7 +155,7 @@ def test_networks_with_seeds_draws_and_a_turned_one(tmp_path: Path) -> None:
 def test_networks_of_different_widths_and_in_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from faverage.vision import TinyNet, backbones
 
-    monkeypatch.setitem(backbones._BACKBONES, "slim", lambda **options: TinyNet(**{"dimension": 24, **options}))
+    monkeypatch.setitem(backbones.BACKBONES, "slim", lambda **options: TinyNet(**{"dimension": 24, **options}))
     file = tmp_path / "sweep.yaml"
     file.write_text(RUN.replace("[prototypes, geometric, logistic]", "[logistic]").replace("jobs: 1\n", ""))
     file.open("a").write("over:\n  networks: [[{}, {backbone: slim, views: [plain, mirror]}]]\n")

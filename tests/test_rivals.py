@@ -116,7 +116,7 @@ def test_every_recipe_fits_its_method() -> None:
 
 
 def test_unknown_rival() -> None:
-    with pytest.raises(ValueError, match="unknown rival 'icarl': choose from"):
+    with pytest.raises(ValueError, match="unknown rival 'icarl'; known are: lucir, "):
         get_rival("icarl")
 
 

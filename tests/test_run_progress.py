@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from faverage import _lines
-from faverage.data.progress import Progress
-from faverage.progress import Lines
+from faverage import progress
+from faverage.progress import Progress
 from faverage.vision.engine.report import Report
 from helpers_run import FAST, command, own_cache, said  # noqa: F401
 
@@ -15,13 +14,13 @@ from helpers_run import FAST, command, own_cache, said  # noqa: F401
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that a test sets by hand."""
     now = [0.0]
-    for module in ("faverage.progress", "faverage.data.progress", "faverage.vision.engine.report"):
+    for module in ("faverage.progress", "faverage.vision.engine.report"):
         monkeypatch.setattr(f"{module}.time.monotonic", lambda: now[0])
     return now
 
 
 def test_lines_come_at_every_tenth(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines("training", 1000)
+    lines = Progress("training", 1000)
     for step in range(1, 1001):
         clock[0] = step * 0.1
         lines.update(step, "loss 0.5")
@@ -31,7 +30,7 @@ def test_lines_come_at_every_tenth(clock: list[float], capsys: pytest.CaptureFix
 
 
 def test_lines_come_every_minute_of_a_slow_job(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines("training", 10_000, done=5_000)
+    lines = Progress("training", 10_000, done=5_000)
     for step in range(1, 11):
         clock[0] = step * 30.0
         lines.update(5_000 + step)
@@ -40,7 +39,7 @@ def test_lines_come_every_minute_of_a_slow_job(clock: list[float], capsys: pytes
 
 
 def test_a_quick_job_says_nothing(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines("training", 10)
+    lines = Progress("training", 10)
     for step in range(1, 11):
         clock[0] = step * 0.1
         lines.update(step)
@@ -60,10 +59,10 @@ def test_decoding_and_training_show_the_time_left(
     else:
         for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
             monkeypatch.delenv(name, raising=False)
-    with Progress("decoding photos", 100) as progress:
+    with Progress("decoding photos", 100) as bar:
         for _ in range(10):
             clock[0] += 1
-            progress.advance(10)
+            bar.advance(10)
     decoding = capsys.readouterr().err
     with Report("training", 100, unit=32, show=True) as report:
         for epoch in range(10):
@@ -83,7 +82,7 @@ def test_decoding_and_training_show_the_time_left(
 
 
 def test_a_run_into_a_file_is_not_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lines, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0)
     result = command(*FAST, "--out", tmp_path / "out")
     words = result.stderr.splitlines()
     for part in ("training: ", "features: ", "running the methods: "):

@@ -31,7 +31,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 STAGES = {
-    "loading images": "faverage.data.progress:Progress.advance",
+    "loading images": "faverage.progress:Progress.advance",
     "training the base session": "faverage.vision.engine.loop:write_tensors",
     "extracting features": "faverage.vision.feature_store:_Part.make",
     "running the methods": "faverage.experiment.methods:run_method",

@@ -93,7 +93,7 @@ def test_checkpoints_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_unknown_names_are_named() -> None:
-    with pytest.raises(ValueError, match=r"unknown backbone 'vgg': choose from resnet18_large"):
+    with pytest.raises(ValueError, match=r"unknown backbone 'vgg'; known are: resnet18_large"):
         get_backbone("vgg")
     with pytest.raises(ValueError, match="does not take these options"):
         get_backbone("tiny", depth=3)

@@ -34,6 +34,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from faverage.registry import Registry
+
 __all__ = ["Arithmetic", "Geometric", "Harmonic", "Mean", "Power", "get_mean", "mean_names", "register_mean"]
 
 
@@ -105,31 +107,23 @@ class Mean:
             raise ValueError(f"{name} must be >= {self.lower:g} for the mean '{self.name}', found {low:g}")
 
 
-_REGISTRY: dict[str, type[Mean]] = {}
+MEANS: Registry[type[Mean]] = Registry("mean", named=True)
 M = TypeVar("M", bound=type[Mean])
 
 
 def register_mean(name: str) -> Callable[[M], M]:
     """Class decorator: make a mean known to ``get_mean`` and ``AFA(means=...)`` under ``name``."""
-
-    def wrap(cls: M) -> M:
-        if name in _REGISTRY and _REGISTRY[name].__qualname__ != cls.__qualname__:
-            raise ValueError(f"a mean named '{name}' exists already: {_REGISTRY[name].__qualname__}")
-        cls.name = name
-        _REGISTRY[name] = cls
-        return cls
-
-    return wrap
+    return MEANS.register(name)
 
 
 def unregister_mean(name: str) -> None:
     """Forget a registered mean."""
-    _REGISTRY.pop(name, None)
+    MEANS.unregister(name)
 
 
 def mean_names() -> list[str]:
     """Return the registered names, in order of registration."""
-    return list(_REGISTRY)
+    return MEANS.names()
 
 
 def get_mean(mean: str | Mean | Mapping[str, Any], **options: Any) -> Mean:
@@ -147,10 +141,9 @@ def get_mean(mean: str | Mean | Mapping[str, Any], **options: Any) -> Mean:
     if isinstance(mean, Mapping):
         options = {**{k: v for k, v in mean.items() if k != "name"}, **options}
         mean = str(mean.get("name"))
-    if not isinstance(mean, str) or mean not in _REGISTRY:
-        raise ValueError(f"unknown mean {mean!r}; known are: {', '.join(_REGISTRY)}")
+    kind = MEANS.get(mean)
     try:
-        return _REGISTRY[mean](**options)
+        return kind(**options)
     except TypeError as error:
         raise ValueError(f"mean '{mean}' does not take the options {sorted(options)}: {error}") from None
 

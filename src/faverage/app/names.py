@@ -1,23 +1,17 @@
-"""Names of classes as people type them, and the error that is meant for people."""
+"""Names of classes as people type them, and text as a terminal can show it."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
+from faverage.errors import BusyError, ModelError
+
 __all__ = ["BusyError", "ModelError", "check_stored", "clean_name", "pictures_of", "printable"]
 
 LONGEST = 80
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # they reorder the text around them
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
-
-class ModelError(ValueError):
-    """What a person can put right: a name, a picture, a folder. The message says what to do."""
-
-
-class BusyError(ModelError):
-    """Another process holds the model: try again in a moment."""
 
 
 def clean_name(name: str) -> str:
@@ -29,7 +23,7 @@ def clean_name(name: str) -> str:
     'red panda'
     >>> clean_name("a\x00b")
     Traceback (most recent call last):
-    faverage.app.names.ModelError: the name 'a\x00b' has a character that cannot be shown ('\x00'): leave it out
+    faverage.errors.ModelError: the name 'a\x00b' has a character that cannot be shown ('\x00'): leave it out
     """
     if not isinstance(name, str):
         raise ModelError(f"the name of a class must be text, got {type(name).__name__}")

@@ -14,22 +14,23 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from faverage import __version__
-from faverage.app.names import ModelError
 from faverage.app.server.serve import command as serve
+from faverage.cli.console import Stages
 from faverage.cli.model import register
-from faverage.prediction_files import Screen, UserError, apply_files, fuse_files, show
+from faverage.errors import UserError
+from faverage.prediction_files import Screen, apply_files, fuse_files, show
 from faverage.prediction_files.base import printable
 
 __all__ = ["app"]
 
 
 class _Group(TyperGroup):
-    """Turns a ``UserError`` or ``ModelError`` of any command into a red message and exit code 2."""
+    """Turns a ``UserError`` of any command, whatever its kind, into a red message and exit code 2."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (UserError, ModelError) as error:
+        except UserError as error:
             first, *rest = str(error).split("\n")
             console = Console(stderr=True)
             console.print(Text.assemble(("Error: ", "bold red"), (printable(first), "red")), soft_wrap=True)
@@ -174,9 +175,8 @@ def run(
     import shlex
     import sys
 
-    from faverage.experiment import ConfigError, RunConfig
+    from faverage.experiment import RunConfig
     from faverage.experiment import run as carry_out
-    from faverage.experiment.screen import Stages
     from faverage.experiment.tables import markdown
     from faverage.experiment.trouble import explain
 
@@ -184,11 +184,8 @@ def run(
     given |= {"shots": shots, "weights": weights, "jobs": jobs, "tensorboard": tensorboard}
     given |= {"recipe": recipe, "seeds": seeds, "draws": draws}
     given |= {"views": views, "devices": devices, "nodes": nodes, "strategy": strategy}
-    try:
-        settings = RunConfig.build(dataset, config, given)
-        folder = out or Path("runs") / settings.dataset
-    except ConfigError as error:
-        raise UserError(str(error)) from None
+    settings = RunConfig.build(dataset, config, given)
+    folder = out or Path("runs") / settings.dataset
     screen = Stages(Console(stderr=True))
     try:
         with screen:
@@ -229,15 +226,10 @@ def sweep(
     import shlex
     import sys
 
-    from faverage.experiment import ConfigError
     from faverage.experiment.sweep.command import sweep_command
 
     options: dict[str, Any] = {"jobs": jobs, "engine": engine, "scheduler": scheduler, "retries": retries}
-    try:
-        code = sweep_command(file, out, **options, command=shlex.join(["faverage", *sys.argv[1:]]))
-    except ConfigError as error:
-        raise UserError(str(error)) from None
-    raise typer.Exit(code)
+    raise typer.Exit(sweep_command(file, out, **options, command=shlex.join(["faverage", *sys.argv[1:]])))
 
 
 register(app)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import functools
 import shlex
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import typer
 
-from faverage.app.names import ModelError, printable
+from faverage.app.names import printable
+from faverage.errors import ModelError, UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = [
+    "Stages",
     "files_of",
     "open_each",
     "open_file",
@@ -31,25 +37,62 @@ R = TypeVar("R")
 
 
 def told(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn what a person can put right into a ModelError, which the command line shows without a traceback."""
+    """Turn what a person can put right into a UserError, which the command line shows without a traceback."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        from faverage.data import DataError
-        from faverage.experiment.settings import ConfigError
-
         try:
             return command(*args, **kwargs)
         except BrokenPipeError:  # who reads the output has seen enough
             raise
-        except (DataError, ConfigError, ValueError, FloatingPointError, ImportError, MemoryError) as error:
-            kind = type(error) if isinstance(error, ModelError) else ModelError
+        except (ValueError, FloatingPointError, ImportError, MemoryError) as error:
+            kind = type(error) if isinstance(error, UserError) else UserError
             raise kind(printable(str(error)) or "the memory ran out") from None
         except OSError as error:
             where = f": {error.filename}" if error.filename is not None else ""
-            raise ModelError(printable(f"{error.strerror or error}{where}")) from None
+            raise UserError(printable(f"{error.strerror or error}{where}")) from None
 
     return run
+
+
+class Stages:
+    """Prints each stage of a run once; one of known size gets a bar, or plain lines where the output is no terminal.
+
+    Stages of unknown size may draw their own. Warnings are shown as sentences, without the place in the code.
+
+    Attributes:
+        console: where all of it goes.
+        stage: the present stage, in words.
+    """
+
+    def __init__(self, console: Console) -> None:
+        from faverage.progress import Progress
+
+        self.console, self.stage = console, ""
+        self._bar = Progress(patient=False, columns="bar count elapsed left remaining", console=console)
+        self._caught = warnings.catch_warnings()
+
+    def __enter__(self) -> Self:
+        self._caught.__enter__()
+        warnings.showwarning = self._warn
+        return self
+
+    def __exit__(self, *about: Any) -> None:
+        self._bar.close()
+        self._caught.__exit__(*about)
+
+    def _warn(self, message: Warning | str, *_: Any, **__: Any) -> None:
+        from rich.text import Text
+
+        self.console.print(Text(f"Warning: {message}"), soft_wrap=True)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Say that ``done`` parts of ``total`` (0: not known) of ``what`` are done."""
+        if what != self.stage:
+            self._bar.close()
+            self.stage = what
+            self.console.print(what, highlight=False, markup=False)
+        self._bar(what, done, total)
 
 
 def say(words: str) -> None:
@@ -61,16 +104,16 @@ def say(words: str) -> None:
 def waiting(what: str) -> Iterator[None]:
     """Show the time left where learning takes more than two seconds."""
     from faverage.afa.train import watched
-    from faverage.data.progress import Progress
+    from faverage.progress import Progress
 
-    bars: list[Progress] = []
+    bar = Progress()
 
     def watch(done: int, total: int) -> None:
-        if done == 1 or not bars:
-            bars[:] = [Progress(what, total)]
-        bars[0].advance(done - bars[0].done)
+        if done == 1 or not bar.total:
+            bar.begin(what, total)
+        bar.update(done)
         if done == total:
-            bars[0].__exit__()
+            bar.close()
 
     with watched(watch):
         yield
@@ -128,7 +171,7 @@ def open_file(file: Path) -> Any:
 
 def open_each(files: Sequence[Path]) -> Iterator[Any]:
     """Yield the pictures in files, one after the other: they may be large."""
-    from faverage.data.progress import Progress
+    from faverage.progress import Progress
 
     with Progress("opening the photos", len(files)) as bar:
         for file in files:

@@ -10,6 +10,7 @@ import typer
 
 from faverage.app.names import ModelError, clean_name, pictures_of
 from faverage.cli.console import (
+    Stages,
     files_of,
     open_each,
     open_file,
@@ -54,7 +55,6 @@ def train(
     from rich.console import Console
 
     from faverage.app.train import train_from_run, train_model
-    from faverage.experiment.screen import Stages
 
     if out is None:
         raise ModelError("give --out MODEL, the folder of the model to make")
@@ -113,7 +113,7 @@ def predict(
 ) -> None:
     """Say what pictures show."""
     from faverage.app.model import Model
-    from faverage.data.progress import Progress
+    from faverage.progress import Progress
 
     known = Model.load(model, device=device)
     files = files_of(images)

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from faverage.errors import DataError
+
 __all__ = ["Benchmark", "DataError", "Session", "draw_shots"]
 
 Indices = NDArray[np.int64]
 Normalisation = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 IMAGENET: Normalisation = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-
-
-class DataError(ValueError):
-    """Data that is absent, broken or not what its protocol says; the message says what to do."""
 
 
 def shown(name: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from faverage.data.benchmark import Benchmark, DataError
+from faverage.registry import Registry
 
 __all__ = ["BENCHMARKS", "Protocol", "Request", "benchmark_names", "load_benchmark", "register_benchmark"]
 
@@ -76,20 +76,13 @@ class Request:
 
 
 Loader = Callable[[Request], Benchmark]
-BENCHMARKS: dict[str, Loader] = {}
+BENCHMARKS: Registry[Loader] = Registry("benchmark", error=DataError)
 """Every benchmark's loader by its name."""
 
 
 def register_benchmark(name: str) -> Callable[[Loader], Loader]:
     """Decorator that adds a loader under a name."""
-
-    def add(loader: Loader) -> Loader:
-        if name in BENCHMARKS:
-            raise ValueError(f"a benchmark called '{name}' is registered already")
-        BENCHMARKS[name] = loader
-        return loader
-
-    return add
+    return BENCHMARKS.register(name)
 
 
 def benchmark_names() -> list[str]:
@@ -133,8 +126,4 @@ def load_benchmark(
     >>> [session.classes for session in digits.sessions]
     [(0, 1, 2, 3, 4, 5), (6, 7), (8, 9)]
     """
-    if name not in BENCHMARKS:
-        close = difflib.get_close_matches(str(name), BENCHMARKS, n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else ""
-        raise DataError(f"no benchmark is called '{name}'{hint} Known: {', '.join(benchmark_names())}")
-    return BENCHMARKS[name](Request(root, seed, shots, cache, workers, progress, size, base, way, sessions))
+    return BENCHMARKS.get(name)(Request(root, seed, shots, cache, workers, progress, size, base, way, sessions))

@@ -29,8 +29,8 @@ from PIL import UnidentifiedImageError
 from faverage.code import code_fingerprint
 from faverage.data.benchmark import DataError, Indices, shown
 from faverage.data.decode import decode
-from faverage.data.progress import Progress
 from faverage.data.sources import Item, check_absent
+from faverage.progress import Progress
 from faverage.storage import cache_folder, read_json, read_regular, replacing
 
 __all__ = ["open_store"]
@@ -153,7 +153,7 @@ def _write(file: BinaryIO, name: str, items: Sequence[Item], side: int, workers:
     start = _header(file, len(items), side)
     with ExitStack() as stack:
         reader = stack.enter_context(_Reader())
-        bar = stack.enter_context(Progress(f"decoding {name}", len(items), progress))
+        bar = stack.enter_context(Progress(f"decoding {name}", len(items), show=progress))
         starts = range(0, len(items), CHUNK)
         chunks = _in_order(lambda i: _decode_chunk(items[i : i + CHUNK], i, side, reader), starts, workers)
         for pixels, failures in stack.enter_context(closing(chunks)):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.experiment.config import ConfigError, RunConfig
+from faverage.errors import CheckpointError, ConfigError
+from faverage.experiment.config import RunConfig
 from faverage.experiment.pictures import Pictures
 from faverage.fscil.images import base_heads
 
@@ -115,11 +116,11 @@ def train_on(
     if config.weights is not None:
         try:
             backbone = load_weights(get_backbone(config.backbone), Path(config.weights).expanduser())
+        except CheckpointError as error:
+            expected = "expected a state dict, as .safetensors or written by torch.save"
+            raise ConfigError(f"weights: {error.what} is no checkpoint", what="weights", hint=expected) from None
         except ValueError as error:
-            reason = str(error).partition(" cannot be read as a checkpoint")[0]
-            if reason != str(error):
-                reason += " is no checkpoint: expected a state dict, as .safetensors or written by torch.save"
-            raise ConfigError(f"weights: {reason}") from None
+            raise ConfigError(f"weights: {error}", what="weights") from None
     train = partial(
         train_base,
         pictures.images,

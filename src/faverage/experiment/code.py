@@ -19,9 +19,13 @@ def base_code(config: RunConfig) -> str:
 
     That of data sets is not part of it: checkpoints and features know the images that they are of.
     """
+    from faverage.vision.backbones import BACKBONES
+
     if config.features is not None:
         return ""
-    return code_fingerprint("faverage.vision.training", "faverage.vision.feature_store")
+    home = BACKBONES.get(config.backbone).__module__
+    registered = [] if home.partition(".")[0] == "faverage" else [home]
+    return code_fingerprint("faverage.vision.training", "faverage.vision.feature_store", *registered)
 
 
 def features_code() -> str:

@@ -17,8 +17,9 @@ from faverage.experiment.recipes import USUAL, recipe_of
 from faverage.experiment.settings import FLOATS, ConfigError, as_float, check_settings
 from faverage.fscil.fusers import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
+from faverage.rivals import RIVALS
 
-__all__ = ["AFTER_BASE", "ALL_METHODS", "DEFAULT_METHODS", "ConfigError", "RunConfig", "read_yaml"]
+__all__ = ["AFTER_BASE", "DEFAULT_METHODS", "ConfigError", "RunConfig", "all_methods", "read_yaml"]
 
 DEFAULT_METHODS = (
     "no-fine-tuning",
@@ -34,10 +35,14 @@ DEFAULT_METHODS = (
     "afa-paper",
     "afa",
 )
-RIVAL_METHODS = ("lucir", "eeil", "sppr", "cec", "fact")
-ALL_METHODS = tuple(dict.fromkeys([*RIVAL_METHODS, *DEFAULT_METHODS, *fuser_names(), *FEW_SHOT]))
+RIVAL_METHODS = RIVALS  # those registered from outside, too
 
 AFTER_BASE = ("views", "networks", "stand_ins", "temperature", "threshold", "spread", "calibration", "balance")
+
+
+def all_methods() -> list[str]:
+    """Return the names of all methods: rivals and fusers, those registered from outside, too."""
+    return list(dict.fromkeys([*RIVALS, *DEFAULT_METHODS, *fuser_names(), *FEW_SHOT]))
 
 
 @dataclass(frozen=True)
@@ -174,8 +179,8 @@ class RunConfig:
     def check(self) -> None:
         """Raise ConfigError where a setting cannot be."""
         for method in self.methods:
-            if method not in ALL_METHODS:
-                raise ConfigError(f"unknown method '{method}'; known are: {', '.join(ALL_METHODS)}")
+            if method not in all_methods():
+                raise ConfigError(f"unknown method '{method}'; known are: {', '.join(all_methods())}")
         if not self.methods:
             raise ConfigError("methods must name at least one method")
         rivals = [method for method in self.methods if method in RIVAL_METHODS]

@@ -16,6 +16,7 @@ from faverage.experiment.features import Features, Progress
 from faverage.experiment.fusers import run_method
 from faverage.experiment.resume import read_left, read_method, write_left
 from faverage.experiment.rivals import rival_folder, run_rival
+from faverage.registry import adopt, outside
 from faverage.rivals import RIVALS
 
 __all__ = ["on_gpu", "run_method", "run_methods"]
@@ -53,11 +54,18 @@ def run_methods(
     progress(doing, len(done), len(config.methods))
     if rest:
         jobs = Parallel(n_jobs=min(config.jobs, len(rest)), return_as="generator_unordered")
-        tasks = (delayed(_finish)(m, features if m in RIVALS else None, drawn, config, draw, files[m]) for m in rest)
+        seen = {m: (features if m in RIVALS else None, drawn, config, draw, files[m]) for m in rest}
+        tasks = (delayed(_elsewhere)(outside(), m, *of) for m, of in seen.items())
         for method, result in jobs(tasks):
             done[method] = result
             progress(doing, len(done), len(config.methods))
     return {method: done[method] for method in config.methods}, earlier
+
+
+def _elsewhere(registered: list[Any], method: str, *of: Any) -> tuple[str, dict[str, Any]]:
+    """Do ``_finish`` in another process, where what was registered from outside is not known yet."""
+    adopt(registered)
+    return _finish(method, *of)
 
 
 def _finish(

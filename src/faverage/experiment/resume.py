@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from faverage.errors import CheckpointError, OtherTrainingError
 from faverage.storage import read_checked, write_checked
-from faverage.vision import BaseModel, CheckpointError, Team
+from faverage.vision import BaseModel, Team
 
 __all__ = ["read_left", "read_method", "trained", "write_left"]
 
@@ -21,12 +21,22 @@ def trained(train: Callable[[], BaseModel], checkpoint: Path, team: Team) -> Bas
     except CheckpointError as error:
         aside = checkpoint.with_name(checkpoint.name + ".old")
         team.first_does(lambda: checkpoint.replace(aside))
-        reason = " ".join(str(error).split()).partition(". Give another path")[0].partition("; give another path")[0]
-        reason = re.sub(r"fingerprint\.(\w+) is \w+ there and \w+ here", r"it saw other \1", reason)
-        reason = reason.replace("other start", "other first weights")
         if team.first:
+            reason = " ".join(_reason(error).split())
             warnings.warn(f"base training starts anew: {reason}; that file is now {aside.name}", stacklevel=2)
         return train()
+
+
+def _reason(error: CheckpointError) -> str:
+    """Return why a checkpoint is not used; fingerprints that differ are told by what they are of."""
+    if not isinstance(error, OtherTrainingError):
+        return error.reason
+    seen = {"fingerprint.start": "first weights", "fingerprint.images": "images", "fingerprint.labels": "labels"}
+    said = [
+        f"it saw other {seen[name]}" if name in seen else f"{name} is {there} there and {here} here"
+        for name, there, here in error.differences
+    ]
+    return f"checkpoint {error.what} belongs to another training: {'; '.join(said)}"
 
 
 def read_method(file: Path, n_sessions: int) -> tuple[dict[str, Any], str] | None:

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from faverage.errors import ConfigError
+
 if TYPE_CHECKING:
     from faverage.experiment.config import RunConfig
 
@@ -31,10 +33,6 @@ _WHOLE = {
 }
 _MOST = {"seed": 2**32 - 1, "start": 2**32 - 1, "crop": 1024}
 _OPTIONAL = {"crop", "rival_epochs", "temperature", "data", "features", "weights", "tensorboard"}
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be: the message names it and says what was expected."""
 
 
 def as_float(value: Any) -> Any:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from faverage.data import DataError
-from faverage.experiment.settings import ConfigError
+from faverage.errors import ConfigError, UserError
 from faverage.storage import read_json
 
 __all__ = ["explain", "make_folder", "results_folder"]
@@ -45,7 +44,7 @@ def results_folder(out: Path, inner: str) -> Iterator[None]:
     (out / inner).mkdir(exist_ok=True)
     try:
         yield
-    except (ConfigError, DataError):
+    except UserError:
         if fresh and all(path.is_dir() or path.suffix == ".lock" for path in fresh[-1].rglob("*")):
             shutil.rmtree(fresh[-1], ignore_errors=True)
         raise
@@ -65,7 +64,7 @@ def explain(error: BaseException, out: Path, stage: str) -> str | None:
 
     if isinstance(error, OtherFailed):
         return ""
-    if isinstance(error, ConfigError | DataError):
+    if isinstance(error, UserError):
         return str(error)
     if isinstance(error, FloatingPointError):
         return f"{stage}: {error}"

@@ -11,7 +11,7 @@ whole row of a model, gave no answer). A new one defines ``_fit`` and ``_predict
     ...         return np.nan_to_num(scores[:, 0])
     >>> get_fuser("first").predict_proba(np.array([[[0.9, 0.1], [0.5, 0.5]]]))
     array([[0.9, 0.1]])
-    >>> _ = FUSERS.pop("first")
+    >>> FUSERS.unregister("first")
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from faverage.fusion.arrays import (
     normalise,
     sample,
 )
+from faverage.registry import Registry
 from faverage.storage import read_tensors, write_tensors
 from faverage.threads import few_threads
 
 __all__ = ["FUSERS", "Fuser", "fuser_names", "get_fuser", "load_fuser", "register_fuser", "unpack_fuser"]
 
-FUSERS: dict[str, type[Fuser]] = {}
+FUSERS: Registry[type[Fuser]] = Registry("fuser", named=True)
 F = TypeVar("F", bound="type[Fuser]")
 
 
@@ -258,20 +259,12 @@ def _count(verb: str, n: Any) -> int:
 
 def register_fuser(name: str) -> Callable[[F], F]:
     """Class decorator: make a fuser known to ``get_fuser`` and everything that takes ``fuser=``."""
-
-    def wrap(cls: F) -> F:
-        if name in FUSERS and FUSERS[name].__qualname__ != cls.__qualname__:
-            raise ValueError(f"a fuser named '{name}' exists already: {FUSERS[name].__qualname__}")
-        cls.name = name
-        FUSERS[name] = cls
-        return cls
-
-    return wrap
+    return FUSERS.register(name)
 
 
 def fuser_names() -> list[str]:
     """Return the registered names, in order of registration."""
-    return list(FUSERS)
+    return FUSERS.names()
 
 
 def get_fuser(fuser: str | Fuser, **options: Any) -> Fuser:
@@ -279,10 +272,9 @@ def get_fuser(fuser: str | Fuser, **options: Any) -> Fuser:
     if isinstance(fuser, Fuser):
         options = {**fuser.options(), **options}
         fuser = fuser.name
-    if not isinstance(fuser, str) or fuser not in FUSERS:
-        raise ValueError(f"unknown fuser {fuser!r}; known are: {', '.join(FUSERS)}")
+    kind = FUSERS.get(fuser)
     try:
-        return FUSERS[fuser](**options)
+        return kind(**options)
     except TypeError as error:
         raise ValueError(f"fuser '{fuser}' does not take the options {sorted(options)}: {error}") from None
 

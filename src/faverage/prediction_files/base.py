@@ -1,15 +1,13 @@
-"""What the parts of ``fuse`` share: the error a person can act on, and who hears of progress and warnings."""
+"""What the parts of ``fuse`` share: who hears of progress and warnings, and words for messages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from faverage.errors import UserError
+
 __all__ = ["Listener", "UserError", "count", "model_names", "printable", "some"]
-
-
-class UserError(ValueError):
-    """A mistake in what was given: files, columns, options. The message says what to do; no traceback is needed."""
 
 
 class Listener:

@@ -77,6 +77,9 @@ def load_bundle(path: Path) -> Bundle:
     """Read what ``save_bundle`` wrote, or raise UserError that says what the file is instead."""
     try:
         about, tensors = read_tensors(path, _KIND)
+    except (OSError, ValueError) as error:
+        raise UserError(str(error), what=path) from None
+    try:
         fuser = unpack_fuser(about.get("fuser"), tensors)
         classes, models = (_names(about.get(key), f"{key} of the file") for key in ("classes", "models"))
         given = about.get("known")
@@ -90,11 +93,8 @@ def load_bundle(path: Path) -> Bundle:
                 f"it names {len(models)} models and {len(classes)} classes, but its fuser has {fuser.n_models} and "
                 f"{fuser.n_classes}"
             )
-    except OSError as error:
-        raise UserError(str(error)) from None
     except ValueError as error:
-        said = str(error)
-        raise UserError(said if str(path) in said else f"{path} does not describe fused models: {said}") from None
+        raise UserError(f"{path} does not describe fused models: {error}", what=path) from None
     return Bundle(fuser, classes, models, known)
 
 

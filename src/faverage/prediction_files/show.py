@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from faverage.prediction_files.base import Listener, printable
 from faverage.prediction_files.report import model_shares
 from faverage.prediction_files.result import Result
-from faverage.progress import Lines
+from faverage.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,44 +22,26 @@ class Screen(Listener):
     """Prints warnings, and shows a bar while it is open, which leaves nothing behind; lines where no terminal is."""
 
     def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
         super().__init__()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._tasks: dict[str, Any] = {}
-        self._lines = Lines("", 0)
+        self._console = console
+        self._progress = Progress(patient=False, columns="what bar count elapsed", console=console)
 
     def __enter__(self) -> Self:
-        if not self._bars.disable:
-            self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._bars.disable:  # older versions of rich would print an empty line
-            self._bars.stop()
+    def __exit__(self, *_: object) -> None:
+        self._progress.close()
 
     def note(self, text: str) -> None:
         """Print and keep a warning."""
         from rich.text import Text
 
         super().note(text)
-        self._bars.console.print(Text.assemble(("Warning: ", "yellow"), printable(text)), soft_wrap=True)
+        self._console.print(Text.assemble(("Warning: ", "yellow"), printable(text)), soft_wrap=True)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Move the bar of ``what``, and take away the bars of what is over; or write a line where it is time to."""
-        if self._bars.disable:
-            if what != self._lines.what:
-                self._lines = Lines(what, total)
-            self._lines.update(done)
-            return
-        for name in [name for name in self._tasks if name != what]:
-            self._bars.remove_task(self._tasks.pop(name))
-        if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total)
-        self._bars.update(self._tasks[what], completed=done)
+        """Move the bar of ``what``, which takes the place of what is over; or write a line where it is time to."""
+        self._progress(what, done, total)
 
 
 def show(result: Result, console: Console) -> None:

@@ -1,7 +1,7 @@
 """Left of the feature seam: backbones, augmentation, base training, and images to cached features."""
 
-from faverage.vision.backbones import ResNet18, TinyNet, backbone_names, get_backbone, load_weights
-from faverage.vision.engine.loop import CheckpointError
+from faverage.errors import CheckpointError
+from faverage.vision.backbones import ResNet18, TinyNet, backbone_names, get_backbone, load_weights, register_backbone
 from faverage.vision.engine.optimise import Training, learning_rate, train_network
 from faverage.vision.engine.processes import OtherFailed, Team, join
 from faverage.vision.engine.report import check_tensorboard
@@ -43,6 +43,7 @@ __all__ = [
     "learning_rate",
     "load_weights",
     "open_features",
+    "register_backbone",
     "store_features",
     "train_base",
     "train_network",

@@ -6,15 +6,19 @@ with which ``get_backbone`` builds the same network again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["ResNet18", "TinyNet", "backbone_names", "get_backbone", "load_weights"]
+from faverage.errors import CheckpointError
+from faverage.registry import Registry
+
+__all__ = ["ResNet18", "TinyNet", "backbone_names", "get_backbone", "load_weights", "register_backbone"]
 
 
 class Block(nn.Module):
@@ -135,16 +139,27 @@ class TinyNet(nn.Module):
         return config if self.last_relu else {**config, "last_relu": False}
 
 
-_BACKBONES: dict[str, Any] = {
-    "resnet18_small": lambda **options: ResNet18("small", **options),
-    "resnet18_large": lambda **options: ResNet18("large", **options),
-    "tiny": TinyNet,
-}
+BACKBONES: Registry[Callable[..., nn.Module]] = Registry("backbone")
+B = TypeVar("B", bound=Callable[..., nn.Module])
+
+
+def register_backbone(name: str) -> Callable[[B], B]:
+    """Decorator: make a backbone, as a class or a function that builds one, known to ``get_backbone`` and to runs.
+
+    It maps ``(n, 3, S, S)`` to ``(n, d)``, has the attribute ``dimension`` (d) and the method ``config()``, which
+    returns ``{"name": name, **options}``.
+    """
+    return BACKBONES.register(name)
+
+
+register_backbone("resnet18_large")(lambda **options: ResNet18("large", **options))
+register_backbone("resnet18_small")(lambda **options: ResNet18("small", **options))
+register_backbone("tiny")(TinyNet)
 
 
 def backbone_names() -> list[str]:
     """Return the names that ``get_backbone`` knows."""
-    return sorted(_BACKBONES)
+    return sorted(BACKBONES)
 
 
 def get_backbone(name: str, **options: Any) -> nn.Module:
@@ -153,13 +168,11 @@ def get_backbone(name: str, **options: Any) -> nn.Module:
     >>> get_backbone("tiny", dimension=64).config()
     {'name': 'tiny', 'dimension': 64}
     """
-    if name not in _BACKBONES:
-        raise ValueError(f"unknown backbone {name!r}: choose from {', '.join(backbone_names())}")
+    build = BACKBONES.get(name)
     try:
-        module: nn.Module = _BACKBONES[name](**options)
+        return build(**options)
     except TypeError as error:
         raise ValueError(f"backbone {name!r} does not take these options: {error}") from None
-    return module
 
 
 def backbone_config(module: nn.Module) -> dict[str, Any] | None:
@@ -178,6 +191,7 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
             classifier (``fc.*``, ``head.*``) is ignored.
 
     Raises:
+        CheckpointError: the file is no checkpoint.
         ValueError: if a tensor is missing, is left over, or has another shape; the message names them.
     """
     others = ("fc.", "head.", "momentum.")
@@ -222,7 +236,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             content = content.get("state_dict", content)
         fits = all(isinstance(name, str) and _is_plain(tensor) for name, tensor in content.items())
     except Exception as error:
-        raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from None
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}", what=path) from None
     if not content or not fits:
         raise ValueError(f"{path} does not hold a state dict: expected a mapping from names to tensors")
     return {name.removeprefix("module.").removeprefix("backbone."): tensor for name, tensor in content.items()}

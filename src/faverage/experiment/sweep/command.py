@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from faverage.experiment.config import ConfigError
+from faverage.errors import ConfigError, UserError
 from faverage.experiment.methods import on_gpu
 from faverage.experiment.pictures import load_pictures
 from faverage.experiment.sweep.cluster import Dask
@@ -74,7 +74,7 @@ def sweep_command(
             write(folder, results)
         except (Exception, KeyboardInterrupt) as error:
             said = explain(error, folder, "")
-            if said is None or isinstance(error, ConfigError):
+            if said is None or isinstance(error, UserError):
                 raise
             if not isinstance(error, KeyboardInterrupt):
                 raise ConfigError(said) from None

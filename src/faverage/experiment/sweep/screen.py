@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from faverage.experiment.sweep.board import Board
 from faverage.experiment.sweep.plan import Cell, label_of
-from faverage.progress import Lines
+from faverage.progress import Progress
 from faverage.report.page import duration
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Watch:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._live: Any = None
-        self._lines: Lines | None = None
+        self._lines: Progress | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -44,7 +44,7 @@ class Watch:
         count = board.count()
         ended, total = count["done"] + count["failed"], count.total()
         if self._lines is None:
-            self._lines = Lines("runs", total, ended)
+            self._lines = Progress("runs", total, done=ended, console=self.console)
             said = f"{total} runs" + (f", {ended} of them done before" if ended else "")
             self.console.print(said, highlight=False, markup=False)
         if not self.console.is_terminal:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from faverage.errors import CheckpointError, OtherTrainingError
 from faverage.storage import read_tensors, write_tensors
 from faverage.vision.engine.device import Store
 from faverage.vision.engine.step import Step
@@ -20,6 +21,7 @@ from faverage.vision.transforms import Augment
 
 COLUMNS = ("loss", "accuracy", "lr", "seconds")
 _KIND = "BaseCheckpoint"
+_HINT = "give another path, or delete the file to start anew"
 
 
 class Loop:
@@ -96,10 +98,6 @@ class Loop:
         return {"loss": loss, "accuracy": accuracy, "lr": self.rate(number), "seconds": time.perf_counter() - begin}
 
 
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be gone on from: it is broken, or belongs to another training."""
-
-
 class Checkpoint:
     """A file with the state after an epoch; it appears whole or not at all.
 
@@ -128,22 +126,23 @@ class Checkpoint:
         try:
             about, tensors = read_tensors(self.path, _KIND)
         except ValueError as error:
-            raise CheckpointError(f"{error}; give another path, or delete the file to start anew") from None
+            raise CheckpointError(str(error), what=self.path, hint=_HINT) from None
         there = about.get("config")
         differences = _differences(there if isinstance(there, dict) else {}, self.config)
         if differences:
-            raise CheckpointError(
-                f"checkpoint {self.path} belongs to another training: {'; '.join(differences)}. "
-                "Give another path, or delete the file to start anew"
+            said = "; ".join(f"{name} is {a} there and {b} here" for name, a, b in differences)
+            raise OtherTrainingError(
+                f"checkpoint {self.path} belongs to another training: {said}",
+                what=self.path,
+                hint=_HINT.capitalize(),
+                differences=differences,
             )
         try:
             step.restore(tensors)
         except (ValueError, RuntimeError) as error:
-            raise CheckpointError(
-                f"{self.path}: {error}; give another path, or delete the file to start anew"
-            ) from None
+            raise CheckpointError(f"{self.path}: {error}", what=self.path, hint=_HINT) from None
         if about.get("checksum") != _checksum(about, tensors):
-            raise CheckpointError(f"{self.path} was changed; give another path, or delete the file to start anew")
+            raise CheckpointError(f"{self.path} was changed", what=self.path, hint=_HINT)
         return {name: list(about["history"][name]) for name in COLUMNS}
 
     def write(self, step: Step, history: dict[str, list[float]], *, last: bool) -> None:
@@ -166,13 +165,13 @@ def _checksum(about: dict[str, Any], tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _differences(there: dict[str, Any], here: dict[str, Any], prefix: str = "") -> list[str]:
-    """Say in words where two configurations differ."""
-    found = []
+def _differences(there: dict[str, Any], here: dict[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """Return where two configurations differ: name, value there, value here."""
+    found: list[tuple[str, Any, Any]] = []
     for name in sorted(there.keys() | here.keys()):
         a, b = there.get(name), here.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
             found += _differences(a, b, f"{prefix}{name}.")
         elif a != b:
-            found.append(f"{prefix}{name} is {a} there and {b} here")
+            found.append((f"{prefix}{name}", a, b))
     return found

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from faverage.errors import CheckpointError
 from faverage.vision.engine.device import (
     Array,
     Precision,
@@ -29,7 +30,7 @@ from faverage.vision.engine.device import (
     pick_layout,
     pick_precision,
 )
-from faverage.vision.engine.loop import COLUMNS, Checkpoint, CheckpointError, Loop
+from faverage.vision.engine.loop import COLUMNS, Checkpoint, Loop
 from faverage.vision.engine.norms import shared_norms
 from faverage.vision.engine.processes import Team
 from faverage.vision.engine.report import Report

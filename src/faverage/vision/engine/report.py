@@ -1,13 +1,12 @@
-"""What a long job says while it runs: a progress bar or plain lines, and TensorBoard where asked for."""
+"""What training says while it runs: how far it is, how fast, how well; to TensorBoard, too, where asked for."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from faverage.progress import Lines
+from faverage.progress import Progress
 
 
 class Report:
@@ -34,50 +33,31 @@ class Report:
         tensorboard: str | Path | None = None,
         past: dict[str, list[float]] | None = None,
     ) -> None:
-        self._unit, self._start, self._steps, self._shown = unit, time.monotonic(), 0, 0.0
-        self._bar: Any = None
-        self._done, self._lines, self._words = done, Lines(what, total, done), ""
+        self._progress = Progress(what, total, done=done, show=show, patient=False, columns="what bar remaining words")
+        self._unit, self._start, self._first, self._shown, self._words = unit, time.monotonic(), done, 0.0, ""
         self._writer = _summary_writer(tensorboard) if tensorboard is not None else None
         if self._writer is not None and past is not None:
             for number, values in enumerate(zip(*past.values(), strict=True)):
                 self._write(number, dict(zip(past, values, strict=True)))
-        if show:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            console = Console(stderr=True)
-            words = TextColumn("{task.fields[words]}")
-            columns = TextColumn(what), BarColumn(), TimeRemainingColumn(), words
-            self._bar = Progress(*columns, console=console, disable=not (console.is_terminal or console.is_jupyter))
-            self._task = self._bar.add_task(what, total=total, completed=done, words="")
 
     def __enter__(self) -> Report:
-        if self._bar is not None:
-            self._bar.start()
+        self._progress.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+    def __exit__(self, *_: object) -> None:
+        self._progress.close()
         if self._writer is not None:
             self._writer.close()
 
     def advance(self, steps: int = 1) -> None:
-        """Count steps; the bar is drawn anew ten times a second at most."""
-        self._steps += steps
-        if self._bar is None:
+        """Count steps; they are shown ten times a second at most, and at the end."""
+        progress, now = self._progress, time.monotonic()
+        progress.done += steps
+        if now - self._shown < 0.1 and progress.done < progress.total:
             return
-        now = time.monotonic()
-        if now - self._shown >= 0.1:
-            speed = self._steps * self._unit / max(now - self._start, 1e-9)
-            words = ", ".join(part for part in (f"{speed:,.0f} images/s", self._words) if part)
-            self._bar.update(self._task, words=words)
-            if self._bar.disable:
-                self._lines.update(self._done + self._steps, words)
-            self._shown = now
-        self._bar.advance(self._task, steps)
+        speed = (progress.done - self._first) * self._unit / max(now - self._start, 1e-9)
+        progress.update(progress.done, ", ".join(part for part in (f"{speed:,.0f} images/s", self._words) if part))
+        self._shown = now
 
     def epoch(self, number: int, row: dict[str, float]) -> None:
         """Take in the numbers of one epoch, counted from 0."""

@@ -1,0 +1,90 @@
+"""What a person can put right, as exceptions: one class, its kinds, and fields in place of prose to be taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+__all__ = [
+    "BusyError",
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "ModelError",
+    "OtherTrainingError",
+    "UserError",
+]
+
+
+class UserError(ValueError):
+    """A mistake in what was given: files, columns, settings. The command line shows its words and no traceback.
+
+    Args:
+        reason: what is wrong; the whole message where there is no hint.
+        what: the thing that it is about, such as a file or the name of a setting.
+        hint: what to do about it; the message ends with it.
+
+    >>> error = UserError("no such file: a.csv", what="a.csv", hint="name another")
+    >>> str(error), error.what
+    ('no such file: a.csv: name another', 'a.csv')
+    """
+
+    joint: ClassVar[str] = ": "
+
+    def __init__(self, reason: str, *, what: object = None, hint: str = "") -> None:
+        super().__init__(reason)
+        self.what, self.hint = what, hint
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, without the hint."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return f"{self.reason}{self.joint}{self.hint}" if self.hint else self.reason
+
+
+class ConfigError(UserError):
+    """An invalid setting: the message names it and says what was expected."""
+
+
+class DataError(UserError):
+    """Data that is absent, or not what its protocol says: the message says what was expected where."""
+
+
+class ModelError(UserError):
+    """Something wrong with a name, a picture or the folder of a model: the message says what to do."""
+
+
+class BusyError(ModelError):
+    """Another process holds the model: try again in a moment."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is broken, or belongs to another training; ``what`` is its path."""
+
+    joint = "; "
+
+
+class OtherTrainingError(CheckpointError):
+    """A whole checkpoint of another training.
+
+    Args:
+        reason: what is wrong.
+        what: path of the checkpoint.
+        hint: what to do about it.
+        differences: settings that differ, as (name, value there, value here).
+    """
+
+    joint = ". "
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        what: object = None,
+        hint: str = "",
+        differences: Sequence[tuple[str, object, object]] = (),
+    ) -> None:
+        super().__init__(reason, what=what, hint=hint)
+        self.differences = tuple(differences)

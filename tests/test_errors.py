@@ -1,0 +1,32 @@
+"""One way to fail: every error that is a person's to put right is a UserError, with fields, in any process."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from faverage import data, errors, experiment, prediction_files, vision
+from faverage.app import names
+
+KINDS = [getattr(errors, name) for name in errors.__all__]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_a_user_error_and_survives_another_process(kind: type[errors.UserError]) -> None:
+    error = kind("model.csv is empty", what=Path("model.csv"), hint="give another")
+    again = pickle.loads(pickle.dumps(error))
+    assert isinstance(again, errors.UserError) and isinstance(again, ValueError) and type(again) is kind
+    assert str(again) == str(error) == f"model.csv is empty{kind.joint}give another"
+    assert (again.reason, again.what, again.hint) == ("model.csv is empty", Path("model.csv"), "give another")
+    assert str(kind("all of it")) == "all of it"
+
+
+def test_differences_of_a_training_survive_another_process() -> None:
+    error = errors.OtherTrainingError("other", what="a", differences=[("epochs", 1, 2)])
+    assert pickle.loads(pickle.dumps(error)).differences == (("epochs", 1, 2),)
+
+
+def test_they_are_found_where_they_were() -> None:
+    assert data.DataError is errors.DataError and experiment.ConfigError is errors.ConfigError
+    assert names.ModelError is errors.ModelError and names.BusyError is errors.BusyError
+    assert prediction_files.UserError is errors.UserError and vision.CheckpointError is errors.CheckpointError
