@@ -18,7 +18,7 @@ from faverage.fscil import FewShotLearner
 from faverage.fscil.checks import check_array
 from faverage.fscil.relearn import base_of
 from faverage.storage import read_tensors
-from faverage.vision import Eyes
+from faverage.vision.engine.device import pick_device
 
 __all__ = ["Base", "ClassInfo", "Now", "Taught", "load_base"]
 
@@ -74,7 +74,7 @@ class Base:
 
     Attributes:
         id: hash of its files.
-        learner: of the base classes alone, with eyes on the device.
+        learner: of the base classes alone, with its backbone on the device.
         counts: number of pictures of each class.
         shown: their thumbnails.
     """
@@ -113,7 +113,8 @@ def load_base(files: Folder, record: dict[str, Any], device: str) -> Base:
     try:
         learner = base_of(FewShotLearner.load(files.base, device=device))
         learner.classes = [check_stored(label) for label in learner.classes]
-        learner.backbone = _eyes(learner.backbone.model, device)  # type: ignore[union-attr]
+        _check_device(device)
+        learner.backbone.ready(batch_size=128)  # type: ignore[union-attr]
         _, tensors = read_tensors(files.base / "thumbnails.safetensors", "thumbnails")
         pictures = [small_pictures(tensors[str(i)]) if str(i) in tensors else () for i in range(len(learner.classes))]
         shown = {c: tuple(map(png, pixels)) for c, pixels in zip(learner.classes, pictures, strict=True)}
@@ -134,9 +135,9 @@ def load_base(files: Folder, record: dict[str, Any], device: str) -> Base:
     return base
 
 
-def _eyes(model: Any, device: str) -> Eyes:
+def _check_device(device: str) -> None:
     try:
-        return Eyes(model, device)
+        pick_device(device)
     except ValueError as error:  # that there is no such device is not the folder's fault
         raise ModelError(f"{error} (in a command: --device cpu)") from None
 

@@ -5,8 +5,7 @@ from faverage.vision.engine.loop import CheckpointError
 from faverage.vision.engine.optimise import Training, learning_rate, train_network
 from faverage.vision.engine.processes import OtherFailed, Team, join
 from faverage.vision.engine.report import check_tensorboard
-from faverage.vision.extraction import extract_features
-from faverage.vision.eyes import Eyes
+from faverage.vision.extraction import Extractor, Eyes, extract_features
 from faverage.vision.feature_store import open_features, store_features
 from faverage.vision.model import BaseModel, Head
 from faverage.vision.objectives import turn_heads
@@ -23,6 +22,7 @@ __all__ = [
     "BaseModel",
     "CheckpointError",
     "Evaluate",
+    "Extractor",
     "Eyes",
     "Head",
     "OtherFailed",
