@@ -2,27 +2,143 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
-from faverage.app.names import ModelError, clean_name, pictures_of
-from faverage.cli.console import (
-    files_of,
-    open_each,
-    open_file,
-    percent,
-    quoted,
-    say,
-    stopped,
-    sub_folders,
-    told,
-    waiting,
-)
+from faverage.app.names import ModelError, clean_name, pictures_of, printable
 
 __all__ = ["register"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def told(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn what a person can put right into a ModelError, which the command line shows without a traceback."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        from faverage.data import DataError
+        from faverage.experiment.settings import ConfigError
+
+        try:
+            return command(*args, **kwargs)
+        except BrokenPipeError:  # who reads the output has seen enough
+            raise
+        except (DataError, ConfigError, ValueError, FloatingPointError, ImportError, MemoryError) as error:
+            kind = type(error) if isinstance(error, ModelError) else ModelError
+            raise kind(printable(str(error)) or "the memory ran out") from None
+        except OSError as error:
+            where = f": {error.filename}" if error.filename is not None else ""
+            raise ModelError(printable(f"{error.strerror or error}{where}")) from None
+
+    return run
+
+
+def say(words: str) -> None:
+    """Print; what a name could do to the terminal is written out."""
+    typer.echo(printable(words))
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show the time left where learning takes more than two seconds."""
+    from faverage.afa.train import watched
+    from faverage.data.progress import Progress
+
+    bars: list[Progress] = []
+
+    def watch(done: int, total: int) -> None:
+        if done == 1 or not bars:
+            bars[:] = [Progress(what, total)]
+        bars[0].advance(done - bars[0].done)
+        if done == total:
+            bars[0].__exit__()
+
+    with watched(watch):
+        yield
+
+
+@contextmanager
+def stopped(words: str) -> Iterator[None]:
+    """Say ``words`` where a person stops what is inside."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(words, err=True)
+        raise typer.Exit(130) from None
+
+
+def quoted(path: Path) -> str:
+    """Return a path as it is typed into a shell."""
+    return shlex.quote(str(path))
+
+
+def percent(p: float) -> str:
+    """Return a probability in words.
+
+    >>> percent(0.971), percent(0.0004)
+    ('97 %', 'under 1 %')
+    """
+    return "under 1 %" if p < 0.01 else f"{100 * p:.0f} %"
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """Return the files that are named, and those in the folders that are."""
+    from faverage.data.sources import image_files
+
+    files: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise ModelError(f"no such file: {path}")
+        found = list(image_files(path)) if path.is_dir() else [path]
+        if not found:
+            raise ModelError(f"there are no images in the folder {path}")
+        files += found
+    return files
+
+
+def open_file(file: Path) -> Any:
+    """Return the picture in a file; ModelError names the file."""
+    from faverage.app.photos import MAX_BYTES, open_picture
+    from faverage.storage import read_regular
+
+    try:
+        return open_picture(read_regular(file, MAX_BYTES))
+    except ValueError as error:
+        raise ModelError(f"{file}: {error}") from None
+
+
+def open_each(files: Sequence[Path]) -> Iterator[Any]:
+    """Yield the pictures in files, one after the other: they may be large."""
+    from faverage.data.progress import Progress
+
+    with Progress("opening the photos", len(files)) as bar:
+        for file in files:
+            yield open_file(file)
+            bar.advance(1)
+
+
+def sub_folders(folder: Path) -> dict[str, Iterator[Any]]:
+    """Return the photos of each class in a folder with one sub-folder a class."""
+    from faverage.data.sources import class_folders
+
+    if not folder.is_dir():
+        raise ModelError(f"there is no photo of '{folder}': give photos after the name, or a folder of sub-folders")
+    found = class_folders(folder)
+    if not found:
+        raise ModelError(
+            f"{folder} has no sub-folders: for one class, give its name first, as in: teach MODEL NAME {folder}"
+        )
+    return {sub.name: open_each(files_of([sub])) for sub in found}
+
 
 _BATCH = 32
 
