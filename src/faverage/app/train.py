@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from faverage.app.create import check_absent
+from faverage.app.folder import check_absent
 from faverage.app.model import Model
 from faverage.app.names import ModelError, clean_name
 from faverage.data.benchmark import shown
