@@ -167,7 +167,7 @@ class ModelFolder(Folder):
     def read(self, rng: Random, work: Path) -> None:
         """Answers are probabilities; a change leaves a model that can be read; nothing beside the folder changes."""
         from faverage.app.model import Model, ModelError
-        from faverage.app.server.answers import classes_answer
+        from faverage.app.server.schemas import classes_answer
 
         folder, picture = work / "model", sound.picture(3, 20)
         model = Model.load(folder, device="cpu")

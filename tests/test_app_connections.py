@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
-from faverage.app.server.connections import SPARE, Throttle, most_connections
 from faverage.app.server.limits import Limits
+from faverage.app.server.serve import SPARE, Throttle, most_connections
 from helpers_app import BREAKING, heard, png, serving
 
 HOST = b"Host: localhost\r\n"

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from faverage.app import parts
 from faverage.app.folder import Folder, State
 from faverage.app.model import Model, ModelError, clean_name
 from faverage.app.photos import open_picture, squares
@@ -117,7 +116,7 @@ def test_several_classes_are_one_change(model: Model) -> None:
 
 
 def test_many_sessions_share_heads(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "MOST_SESSIONS", 2)
+    monkeypatch.setattr("faverage.app.model.MOST_SESSIONS", 2)
     for i in range(4):
         model.teach(f"s{i}", pictures(f"stripes {i}", 3))
     assert [(c.name, c.session) for c in model.classes()[3:]] == [("s0", 1), ("s1", 1), ("s2", 1), ("s3", 2)]

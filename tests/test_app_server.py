@@ -16,8 +16,7 @@ from starlette.testclient import TestClient
 
 from faverage.app.names import BusyError
 from faverage.app.server.app import create_app
-from faverage.app.server.limits import Limits
-from faverage.app.server.meter import Meter
+from faverage.app.server.limits import Limits, Meter
 from faverage.app.server.serve import _listen
 from helpers_app import BREAKING, FakeModel, drawing, fake, png
 

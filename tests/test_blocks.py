@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from faverage import AFA, FAverage, explain, export_onnx, fit, groups_by_confusion, load, save
-from faverage.afa.blocks import Blocks, Groups
 from faverage.afa.explain import shares
+from faverage.afa.weights import Blocks, Groups
 from faverage.fusion import get_fuser, load_fuser
 
 K, N = 3, 7
@@ -87,12 +87,12 @@ def test_groups_of_one_train_as_per_class_and_one_group_as_full(constraint: str)
 
 @pytest.mark.parametrize(("structure", "groups"), [("scalar", None), ("per_class", None), ("block", GROUPS)])
 def test_working_in_pieces_changes_nothing(structure: str, groups, monkeypatch) -> None:
-    import faverage.afa.blocks as blocks
+    import faverage.afa.weights as weights
 
     network, scores = stirred(structure=structure, groups=groups), probabilities(50)
     results = []
     for piece in (1 << 19, 100):
-        monkeypatch.setattr(blocks, "_PIECE", piece)
+        monkeypatch.setattr(weights, "_PIECE", piece)
         network.zero_grad()
         network(scores)[:, 0].sum().backward()
         results.append([network(scores).detach(), *(p.grad.clone() for p in network.parameters())])

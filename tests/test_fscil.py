@@ -9,7 +9,6 @@ import pytest
 
 from faverage.fscil import FewShotLearner, PrototypeHead, forgetting, macro_f1, session_metrics
 from faverage.fscil.heads import learn_temperature, unit
-from faverage.fscil.learner import held_out
 from helpers_model import mutated
 
 DATA = Path(os.environ.get("FAVERAGE_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -163,10 +162,10 @@ def test_temperature_minimises_the_loss() -> None:
 
 def test_hold_out_takes_at_most_a_sixth() -> None:
     numbers = np.repeat([0, 1, 2], [600, 30, 3])
-    kept = held_out(numbers, 20, seed=0)
-    assert [int(kept[numbers == c].sum()) for c in range(3)] == [20, 5, 1]
+    kept = FewShotLearner().fit_base(np.random.default_rng(0).random((633, 4)), numbers).memory.base_labels
+    assert np.bincount(kept).tolist() == [20, 5, 1]
     with pytest.raises(ValueError, match="one example"):
-        held_out(np.array([0, 0, 1]), 20, seed=0)
+        FewShotLearner().fit_base(np.eye(3), [0, 0, 1])
 
 
 def test_metrics_by_hand() -> None:

@@ -11,7 +11,16 @@ import torch
 from torch import nn
 
 from faverage import vision
-from faverage.vision import Evaluate, Shards, extract_features, open_features, store_features
+from faverage.vision import (
+    BaseModel,
+    Evaluate,
+    Extractor,
+    Eyes,
+    Shards,
+    extract_features,
+    open_features,
+    store_features,
+)
 from helpers_vision import Killed, drawn
 
 
@@ -48,6 +57,19 @@ def test_features_follow_the_indices_and_the_dtype(counting: Counting) -> None:
     assert some.dtype == np.float16 and np.allclose(some, everything[[5, 3, 5]], atol=2e-3)
     expected = (images / 255 - vision.IMAGENET_MEAN) / vision.IMAGENET_STD
     assert np.allclose(everything, expected.mean((1, 2)), atol=1e-5)
+
+
+def test_an_extractor_is_asked_again_and_again(counting: Counting) -> None:
+    images, _ = drawn(40)
+    everything = extract_features(counting, images, transform=Evaluate(16), device="cpu", batch_size=7)
+    extractor = Extractor(counting, Evaluate(16), device="cpu", batch_size=7)
+    with torch.no_grad():
+        counting.weight.zero_()  # what was copied does not change
+    assert np.array_equal(extractor(images), everything) and np.array_equal(extractor(images[:3]), everything[:3])
+    assert extractor(images[:0]).shape == (0, 3)
+    model = BaseModel(counting, "linear", torch.zeros(2, 3), torch.zeros(2), None, Evaluate(16))
+    with pytest.warns(DeprecationWarning, match="Extractor"):
+        assert np.array_equal(Eyes(model, "cpu")(list(images)), 0 * everything)
 
 
 OPTIONS: dict[str, Any] = {"transform": Evaluate(16), "device": "cpu"}

@@ -34,6 +34,9 @@ def test_hold_out_keeps_up_to_twenty_and_at_most_a_sixth() -> None:
     assert (np.diff(rows) > 0).all()
     assert np.array_equal(rows, hold_out(labels)) and not np.array_equal(rows, hold_out(labels, seed=1))
     assert hold_out([]).shape == (0,)
+    for small in ("drawn", "last"):
+        more = np.setdiff1d(hold_out(labels, small=small), rows)
+        assert labels[more].tolist() == [3] and (small == "drawn" or more == len(labels) - 1)
     with pytest.raises(ValueError, match="at_most"):
         hold_out(labels, at_most=1.0)
 

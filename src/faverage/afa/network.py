@@ -15,15 +15,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from faverage.afa._shared import check_groups, check_scores, check_sizes, choice, start_matrix
-from faverage.afa.blocks import Blocks, Groups, GroupSpec, Parts, row_pieces
 from faverage.afa.means import Mean, get_mean
-from faverage.afa.weights import Constraint, Rows
+from faverage.afa.weights import Blocks, Constraint, Groups, GroupSpec, Parts, Rows, Tied, row_pieces
 
 __all__ = ["AFA", "FAverage"]
 
@@ -70,12 +68,12 @@ class FAverage(nn.Module):
     ) -> None:
         super().__init__()
         self.validate = True
-        self.n_models, self.n_outputs = check_sizes(n_models, n_outputs)
+        self.n_models, self.n_outputs = _check_sizes(n_models, n_outputs)
         self.mean = get_mean(mean)
-        self.structure = choice("structure", structure, Structure)
-        self.groups, self.tied = check_groups(self.structure, groups, self.n_outputs)
-        each, constraint = 1 / self.n_models, choice("constraint", constraint, Constraint)
-        self.weights = start_matrix(self, self.n_models, each, simplex=True, constraint=constraint)
+        self.structure = _choice("structure", structure, Structure)
+        self.groups, self.tied = _check_groups(self.structure, groups, self.n_outputs)
+        each, constraint = 1 / self.n_models, _choice("constraint", constraint, Constraint)
+        self.weights = _start_matrix(self, self.n_models, each, simplex=True, constraint=constraint)
 
     @property
     def weight(self) -> Tensor:
@@ -89,7 +87,7 @@ class FAverage(nn.Module):
 
     def forward(self, scores: Tensor) -> Tensor:
         """Map scores ``(n, K, N)`` to their f-average ``(n, N)``."""
-        check_scores(self, scores, (self.mean,))
+        _check_scores(self, scores, (self.mean,))
         return self._average(scores)
 
     def _average(self, scores: Tensor) -> Tensor:
@@ -158,27 +156,27 @@ class AFA(nn.Module):
     ) -> None:
         super().__init__()
         self.validate = True
-        self.n_models, self.n_outputs = check_sizes(n_models, n_outputs)
+        self.n_models, self.n_outputs = _check_sizes(n_models, n_outputs)
         if isinstance(means, str | Mapping | Mean) or not means:
             raise ValueError(f"means must be a non-empty list of means, got {means!r}")
         for name, value in (("scale", scale), ("floor", floor)):
             if not isinstance(value, Real) or not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
-        self.structure = choice("structure", structure, Structure)
-        self.output = choice("output", output, Output)
-        self.constraint = choice("constraint", constraint, Constraint)
+        self.structure = _choice("structure", structure, Structure)
+        self.output = _choice("output", output, Output)
+        self.constraint = _choice("constraint", constraint, Constraint)
         self.mixing = mixing or ("nonnegative" if output == "softmax" else "simplex")
         if self.mixing not in ("nonnegative", "simplex"):
             raise ValueError(f"mixing must be 'nonnegative' or 'simplex', got {mixing!r}")
         self.scale, self.floor = float(scale), float(floor)
         if output == "power":
             self.log_temperature = nn.Parameter(torch.zeros(()))
-        self.groups, self.tied = check_groups(self.structure, groups, self.n_outputs)
+        self.groups, self.tied = _check_groups(self.structure, groups, self.n_outputs)
         shared = self.groups or self.tied
         self.averages = nn.ModuleList(FAverage(n_models, n_outputs, m, structure, constraint, shared) for m in means)
         simplex = self.mixing == "simplex"
         each = (1.0 if simplex else self.scale) / len(means)
-        self.aggregation = start_matrix(self, len(means), each, simplex=simplex, constraint=self.constraint)
+        self.aggregation = _start_matrix(self, len(means), each, simplex=simplex, constraint=self.constraint)
 
     @property
     def branches(self) -> list[FAverage]:
@@ -226,7 +224,7 @@ class AFA(nn.Module):
 
     def aggregate(self, scores: Tensor) -> Tensor:
         """Return Σ_j A_j x̃_j, of shape ``(n, N)``, before g."""
-        check_scores(self, scores, self.means)
+        _check_scores(self, scores, self.means)
         if self.groups is not None:
             assert isinstance(self.aggregation, Blocks)
             parts = self.groups.split(scores)
@@ -269,3 +267,68 @@ class AFA(nn.Module):
     def extra_repr(self) -> str:
         """Say what was built."""
         return ", ".join(f"{k}={json.dumps(v)}" for k, v in self.config().items() if k not in ("means", "groups"))
+
+
+def _check_scores(network: FAverage | AFA, scores: Tensor, means: Sequence[Mean]) -> None:
+    """Raise ValueError for scores that ``network`` cannot take.
+
+    Shapes are always checked. Values are checked unless ``network.validate`` is False (``fit`` checks them once and
+    turns it off while it trains) or the network is being traced.
+    """
+    expected = f"(n, {network.n_models}, {network.n_outputs})"
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        kind = f"a {scores.dtype} tensor" if isinstance(scores, Tensor) else type(scores).__name__
+        raise ValueError(f"scores must be a floating-point tensor of shape {expected}, got {kind}")
+    if scores.ndim != 3 or tuple(scores.shape[1:]) != (network.n_models, network.n_outputs):
+        raise ValueError(f"scores must have shape {expected}: examples x models x classes, got {tuple(scores.shape)}")
+    if not network.validate or torch.compiler.is_compiling():
+        return
+    strictest = max(means, key=lambda mean: mean.lower)
+    strictest.check(scores, "scores")
+
+
+def _start_matrix(
+    network: FAverage | AFA, copies: int, each: float, *, simplex: bool, constraint: Constraint
+) -> Rows | Blocks:
+    """Return W or A at its start: class n is read off class n alone, with the same weight ``each`` in every copy."""
+    n = network.n_outputs
+    if network.groups is not None:
+        return Blocks(network.groups, copies, each, simplex=simplex, constraint=constraint)
+    if network.tied is not None:
+        start = torch.full((len(set(network.tied.numbers)), copies), each)
+        return Tied(start, network.tied.numbers, simplex=simplex, constraint=constraint)
+    if network.structure == "full":
+        start = torch.eye(n).repeat(1, copies).mul_(each)
+    else:
+        start = torch.full((1 if network.structure == "scalar" else n, copies), each)
+    return Rows(start, simplex=simplex, constraint=constraint)
+
+
+def _check_groups(structure: str, groups: GroupSpec | Groups | None, n: int) -> tuple[Groups | None, Groups | None]:
+    """Return the groups of the structures ``block`` and ``tied``, None for another one, or raise ValueError."""
+    if structure not in ("block", "tied"):
+        if groups is not None:
+            raise ValueError(f"groups go with structure='block' or 'tied', got structure {structure!r}")
+        return None, None
+    if groups is None:
+        proposed = " (groups_by_confusion proposes them)" if structure == "block" else ""
+        raise ValueError(
+            f"structure {structure!r} needs groups: a group number for each class{proposed}, or how many groups"
+        )
+    found = groups if isinstance(groups, Groups) else Groups(groups, n)
+    return (found, None) if structure == "block" else (None, found)
+
+
+def _check_sizes(n_models: int, n_outputs: int) -> tuple[int, int]:
+    """Return K and N, or raise ValueError."""
+    for name, value in (("n_models", n_models), ("n_outputs", n_outputs)):
+        if isinstance(value, bool) or not isinstance(value, Real) or int(value) != value or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return int(n_models), int(n_outputs)
+
+
+def _choice(name: str, value: Any, kind: Any) -> Any:
+    """Return ``value`` if it is one of those that the Literal ``kind`` names, else raise ValueError."""
+    if value not in get_args(kind):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(kind)))}, got {value!r}")
+    return value

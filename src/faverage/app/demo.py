@@ -17,8 +17,7 @@ from PIL import Image
 
 from faverage.app.model import Model, ModelError
 from faverage.app.train import base_learner
-from faverage.fscil.rehearsal import held_out
-from faverage.vision import Augment, Evaluate, get_backbone, train_base
+from faverage.vision import Augment, Evaluate, get_backbone, hold_out, train_base
 
 __all__ = ["digits_model"]
 
@@ -42,7 +41,8 @@ def digits_model(folder: str | Path, *, progress: bool = False, device: str = "c
         return Model.load(folder, device=device)
     images, numbers = drawings(seed)
     once = numbers[: len(numbers) // COPIES]
-    aside = np.tile(held_out(once, 20 // COPIES, seed), COPIES)  # all drawings of an image, or none
+    kept = hold_out(once, per_class=20 // COPIES, small="drawn", seed=seed)
+    aside = np.tile(np.isin(np.arange(len(once)), kept), COPIES)  # all drawings of an image, or none
     augment = Augment(SIDE, crop="padded", padding=1, flip=0.0, jitter=0.0, mean=GREY, std=GREY)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -10,31 +10,38 @@ JSON and safetensors are ever read.
 
 from __future__ import annotations
 
+import copy
 import errno
 import hashlib
 import json
 import os
 import re
 import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
-from faverage.app.names import BusyError, ModelError, check_stored
+from faverage.app.names import BusyError, ModelError, check_stored, clean_name
+from faverage.app.photos import thumbnails
+from faverage.fscil import FewShotLearner
 from faverage.fscil.checks import check_array
 from faverage.fscil.files import read_fuser
+from faverage.fscil.relearn import base_of, shots_of
 from faverage.fusion import Fuser
 from faverage.storage import read_json, read_tensors, replacing, write_tensors
 
-__all__ = ["FORMAT", "LARGEST_SIDE", "Folder", "State", "small_pictures"]
+__all__ = ["FORMAT", "LARGEST_SIDE", "Folder", "State", "check_absent", "small_pictures", "write_model"]
 
 FORMAT = 1
 KIND = "faverage model"
@@ -325,3 +332,67 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+Pictures = Mapping[str, Sequence[Image.Image | NDArray[np.uint8]]]
+
+
+def write_model(
+    target: Path, learner: FewShotLearner, side: int, counts: Mapping[str, int], pictures: Pictures
+) -> None:
+    """Write a learner to a folder that appears whole or not at all; the arguments are those of ``Model.create``."""
+    _check_learner(learner)
+    if not 1 <= side <= LARGEST_SIDE:
+        raise ModelError(f"the side of the images must be a number from 1 to {LARGEST_SIDE}, got {side}")
+    check_absent(target)
+    small = {str(name): thumbnails(images) for name, images in pictures.items()}
+    shown = {name: small.get(name, thumbnails([])) for name in learner.classes}
+    counted = [{"name": name, "count": int(counts.get(name, 0))} for name in learner.sessions[0]]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as fresh:
+        files = Folder(Path(fresh) / "model")
+        files.path.mkdir()
+        base_of(learner).save(files.base)
+        tensors = {str(i): torch.from_numpy(shown[name]) for i, name in enumerate(learner.sessions[0])}
+        write_tensors(files.base / "thumbnails.safetensors", "thumbnails", {}, tensors)
+        files.write_state("000001", State(shots_of(learner), shown, light(learner)))
+        made = entry("create", None, 0, f"made with {len(learner.classes)} classes")
+        record = {"side": side, "version": 1, "base": counted, "classes": learner.classes, "states": ["000001"]}
+        files.write({**record, "base_id": files.base_id(), "history": [made]})
+        files.sync_all()
+        try:
+            files.path.rename(target)
+        except OSError:  # another process was quicker
+            check_absent(target)
+            raise
+
+
+def check_absent(target: Path) -> None:
+    """Raise ModelError where something is in the place of a new model."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ModelError(f"{target} exists already: name another folder, or remove this one")
+
+
+def _check_learner(learner: FewShotLearner) -> None:
+    if getattr(learner.backbone, "model", None) is None or not learner.classes:
+        raise ModelError(
+            "a model needs a learner of images that knows its base classes: give FewShotLearner a backbone by name or "
+            "as a BaseModel, and call fit_base(images, labels)"
+        )
+    for label in learner.classes:
+        if not isinstance(label, str) or clean_name(label) != label:
+            raise ModelError(f"the class {label!r} of the learner needs a plain name: label it with clean_name(...)")
+
+
+def light(learner: FewShotLearner) -> Any:
+    """Return the fuser without the rows that it was fitted to, which a model never needs again."""
+    fuser = copy.copy(learner.fitted)
+    if fuser is not None:
+        fuser._kept = None
+    return fuser
+
+
+def entry(what: str, name: str | None, count: int, words: str) -> dict[str, Any]:
+    """Return a line of the history."""
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"when": when, "what": what, "class": name, "pictures": count, "words": words}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import threading
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from faverage.afa.explain import Explanation
-from faverage.app.create import write_model
-from faverage.app.folder import Folder, State
-from faverage.app.names import BusyError, ModelError, clean_name
-from faverage.app.parts import Base, ClassInfo, Now, Taught, entry, light, load_base, merged, spelled, told
+from faverage.app.folder import Folder, State, entry, light, small_pictures, write_model
+from faverage.app.names import BusyError, ModelError, check_stored, clean_name, pictures_of
 from faverage.app.photos import open_picture, png, squares, thumbnails
 from faverage.app.why import Answer, answered, answers, compared, confusions
 from faverage.fscil import FewShotLearner
-from faverage.fscil.relearn import relearn, restored, shots_of
+from faverage.fscil.checks import check_array
+from faverage.fscil.relearn import base_of, relearn, restored, shots_of
+from faverage.storage import read_tensors
+from faverage.vision.engine.device import pick_device
 
 __all__ = ["Answer", "ClassInfo", "Model", "ModelError", "Taught", "clean_name", "open_picture"]
 
@@ -29,6 +32,88 @@ Array = NDArray[Any]
 
 KEPT_STATES = 20  # how many changes can be undone
 KEPT_HISTORY = 1000
+MOST_SESSIONS = 8  # taught sessions with a head of their own; older ones share the first, so that teaching stays quick
+
+
+@dataclass(frozen=True)
+class ClassInfo:
+    """What a model knows of a class.
+
+    Attributes:
+        name: of the class.
+        count: number of pictures that it was learned from.
+        session: 0 is the base session.
+        thumbnails: up to five small PNG files.
+    """
+
+    name: str
+    count: int
+    session: int
+    thumbnails: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Taught:
+    """How it went.
+
+    Attributes:
+        name: of the class.
+        count: pictures that it is now learned from.
+        right: share of them that the model recognises, each left out in turn and compared with the others; a single
+            one cannot be left out.
+        confused: (class, answer, how often) among all taught pictures and the held-out ones of base classes.
+        before: share of right answers to these pictures of the classes that were known before, before the change.
+        after: the same after it.
+        worse: whether those classes lost more than chance explains, see ``faverage.app.why.compared``.
+    """
+
+    name: str
+    count: int
+    right: float
+    confused: tuple[tuple[str, str, int], ...]
+    before: float
+    after: float
+    worse: bool
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a model was made with.
+
+    Attributes:
+        id: hash of its files.
+        learner: of the base classes alone, with its backbone on the device.
+        counts: number of pictures of each class.
+        shown: their thumbnails.
+    """
+
+    id: str
+    learner: FewShotLearner
+    counts: dict[str, int]
+    shown: dict[str, tuple[bytes, ...]]
+
+    def look(self, squares: Array) -> Array:
+        """Return the features of squares, uint8 ``(n, side, side, 3)``."""
+        assert self.learner.backbone is not None
+        features: Array = self.learner.backbone(squares)
+        return features
+
+
+@dataclass(frozen=True)
+class Now:
+    """A model between two changes: nothing in it is ever changed."""
+
+    base: Base
+    record: dict[str, Any]
+    signature: tuple[int, int, int]
+    learner: FewShotLearner
+    thumbnails: dict[str, Array]
+    classes: tuple[ClassInfo, ...]
+
+    @property
+    def side(self) -> int:
+        """Side of the squares that pictures are brought to."""
+        return int(self.record["side"])
 
 
 class Model:
@@ -130,7 +215,7 @@ class Model:
             clean = clean_name(name)
             if clean in named:
                 raise ModelError(f"the class '{clean}' is named twice: give all of its pictures at once")
-            if spelled(clean, before.base.learner.classes) in before.base.learner.classes:
+            if _spelled(clean, before.base.learner.classes) in before.base.learner.classes:
                 raise ModelError(f"'{clean}' is a base class, which the model knows already: choose another name")
             named[clean] = images
         if not named:
@@ -141,7 +226,7 @@ class Model:
                 raise BusyError(f"{self.folder} was replaced by another model just now: try again")
             sessions = shots_of(now.learner)
             known = {name for session in sessions for name in session}
-            given = {spelled(name, [*known]): found for name, found in looked.items()}
+            given = {_spelled(name, [*known]): found for name, found in looked.items()}
             seen = {name: x for name, (x, _) in given.items()}
             for session in sessions:
                 session |= {c: np.concatenate([session[c], x]) for c, x in seen.items() if c in session}
@@ -149,11 +234,11 @@ class Model:
             shown = {**now.thumbnails}
             for name, (_, pixels) in given.items():
                 shown[name] = np.concatenate([shown[name], pixels])[:5] if name in known else pixels
-            learner = relearn(now.base.learner, merged(sessions))
+            learner = relearn(now.base.learner, _merged(sessions))
             said = answered(learner)
             right, confused = confusions(said)
             check = compared(answered(now.learner), said)
-            entries = [told(name, len(x), name in known) for name, x in seen.items()]
+            entries = [_told(name, len(x), name in known) for name, x in seen.items()]
             self._commit(now, learner, shown, entries)
         return [Taught(name, len(said[name]), right[name], confused, *check) for name in seen]
 
@@ -162,7 +247,7 @@ class Model:
         name = clean_name(name)
         with self._changing() as now:
             base = now.base.learner
-            name = spelled(name, now.learner.classes)
+            name = _spelled(name, now.learner.classes)
             if name in base.classes:
                 raise ModelError(f"'{name}' is a base class and cannot be forgotten; only what was taught can")
             if name not in now.learner.classes:
@@ -223,7 +308,7 @@ class Model:
             try:
                 record = self._files.read()
                 if base is None or base.id != (record.get("base_id") or self._files.base_id()):
-                    base = load_base(self._files, record, self._device)
+                    base = _load_base(self._files, record, self._device)
                 return self._put(record, signature, base)
             except ModelError:
                 if attempt == 9 or signature == self._files.signature():
@@ -271,3 +356,61 @@ class Model:
         self._files.write({**now.record, "base_id": now.base.id, **change})
         with self._loading:
             self._now = self._read(now.base)
+
+
+def _load_base(files: Folder, record: dict[str, Any], device: str) -> Base:
+    """Read what a model was made with; ModelError where it is broken, or is not what the record belongs to."""
+    try:
+        learner = base_of(FewShotLearner.load(files.base, device=device))
+        learner.classes = [check_stored(label) for label in learner.classes]
+        _check_device(device)
+        learner.backbone.ready(batch_size=128)  # type: ignore[union-attr]
+        _, tensors = read_tensors(files.base / "thumbnails.safetensors", "thumbnails")
+        pictures = [small_pictures(tensors[str(i)]) if str(i) in tensors else () for i in range(len(learner.classes))]
+        shown = {c: tuple(map(png, pixels)) for c, pixels in zip(learner.classes, pictures, strict=True)}
+        counts = {b["name"]: b["count"] for b in record.get("base") or []}
+        base = Base(files.base_id(), learner, counts, shown)
+        noise = np.random.default_rng(0).integers(0, 256, (1, record["side"], record["side"], 3), dtype=np.uint8)
+        check_array("what the network makes of noise", base.look(noise), 1, learner.prototypes.shape[1])
+    except ModelError:
+        raise
+    except (OSError, ValueError, AttributeError, LookupError, TypeError, RuntimeError, MemoryError) as error:
+        raise ModelError(
+            f"the base classes in {files.base} cannot be read ({error}): restore the folder from a copy"
+        ) from None
+    if record.get("base_id") not in (None, base.id):
+        raise ModelError(
+            f"the base classes in {files.base} are not those of model.json: restore the folder from a copy"
+        )
+    return base
+
+
+def _check_device(device: str) -> None:
+    try:
+        pick_device(device)
+    except ValueError as error:  # that there is no such device is not the folder's fault
+        raise ModelError(f"{error} (in a command: --device cpu)") from None
+
+
+def _spelled(name: str, classes: list[str]) -> str:
+    """Return a clean name as the model has it, which may be in decomposed characters."""
+    return next((c for c in classes if unicodedata.normalize("NFC", c) == name), name)
+
+
+def _merged(sessions: list[dict[str, Array]]) -> list[dict[str, Array]]:
+    """Return at most ``MOST_SESSIONS`` sessions: the oldest ones become one."""
+    sessions = [session for session in sessions if session]
+    extra = len(sessions) - MOST_SESSIONS
+    if extra <= 0:
+        return sessions
+    first: dict[str, Array] = {}
+    for session in sessions[: extra + 1]:
+        first |= session
+    return [first, *sessions[extra + 1 :]]
+
+
+def _told(name: str, count: int, known: bool) -> dict[str, Any]:
+    """Return the line of the history for pictures of a new class, or of one that was known."""
+    if known:
+        return entry("add", name, count, f"added {pictures_of(count)} to '{name}'")
+    return entry("teach", name, count, f"taught '{name}' from {pictures_of(count)}")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from faverage.app.create import check_absent
+from faverage.app.folder import check_absent
 from faverage.app.model import Model
 from faverage.app.names import ModelError, clean_name
 from faverage.data.benchmark import shown
@@ -22,8 +22,16 @@ from faverage.data.store import open_store
 from faverage.fscil import CosineHead, FewShotLearner
 from faverage.fscil.heads import unit
 from faverage.fscil.images import base_heads
-from faverage.fscil.rehearsal import held_out
-from faverage.vision import BaseModel, Team, backbone_names, extract_features, get_backbone, load_weights, train_base
+from faverage.vision import (
+    BaseModel,
+    Team,
+    backbone_names,
+    extract_features,
+    get_backbone,
+    hold_out,
+    load_weights,
+    train_base,
+)
 from faverage.vision import transforms_for as usual_transforms
 
 __all__ = ["Trained", "base_learner", "train_from_run", "train_model"]
@@ -96,7 +104,7 @@ def train_model(
             raise ModelError(
                 f"the class '{names[c]}' has {what}: at least 2 are needed; add some, or remove the folder"
             )
-    aside = held_out(numbers, 20, seed)
+    aside = np.isin(np.arange(len(numbers)), hold_out(numbers, small="drawn", seed=seed))
     batch = int(min(128, max(8, (~aside).sum() // 16)))
     augment, transform = usual_transforms(side, crop=64 if side == 84 else None)
     progress("training", 0, 0)

@@ -77,7 +77,8 @@ def load_pictures(config: RunConfig) -> Pictures:
     number[arrival] = np.arange(len(arrival))
     labels = number[bench.labels]
     base = bench.sessions[0]
-    kept = base.train[hold_out(labels[base.train], per_class=config.hold_out, seed=config.seed)]
+    _check_base(bench, labels)
+    kept = hold_out(labels[base.train], per_class=config.hold_out, small="last", seed=config.seed)
     mean, std = bench.normalise
     augment, transform = _transforms(config, bench.images.shape[1], mean, std)
     used = np.concatenate([np.concatenate([s.train, s.test]) for s in bench.sessions])
@@ -87,7 +88,7 @@ def load_pictures(config: RunConfig) -> Pictures:
         labels,
         [number[list(s.classes)].tolist() for s in bench.sessions],
         base.train,
-        _at_least_one(kept, base.train, labels, bench),
+        np.sort(base.train[kept]),
         Rows(tuple(s.train for s in bench.sessions[1:]), bench.test_until(len(bench.sessions) - 1), spare),
         augment,
         transform,
@@ -114,24 +115,19 @@ def _transforms(config: RunConfig, side: int, mean: Sequence[float], std: Sequen
     return augment, transform
 
 
-def _at_least_one(kept: Array, rows: Array, labels: Array, bench: Benchmark) -> Array:
-    """Return ``kept`` with one image more of each base class that is too small to give a share of its images."""
+def _check_base(bench: Benchmark, labels: Array) -> None:
+    """Raise DataError unless there are two base classes or more, each with an image to train on and one to keep."""
     from faverage.data.benchmark import DataError, shown
 
-    classes = bench.sessions[0].classes
-    if len(classes) < 2:
+    base = bench.sessions[0]
+    if len(base.classes) < 2:
         raise DataError(
-            f"{bench.name}: the base session has one class, '{shown(bench.class_names[classes[0]])}', but at least 2 "
-            "are needed: add classes (3 are the fewest, 2 of them base classes)"
+            f"{bench.name}: the base session has one class, '{shown(bench.class_names[base.classes[0]])}', but at "
+            "least 2 are needed: add classes (3 are the fewest, 2 of them base classes)"
         )
-    more = []
-    for number, c in enumerate(classes):
-        own = rows[labels[rows] == number]
-        if len(own) < 2:
+    for c, count in zip(base.classes, np.bincount(labels[base.train]), strict=True):
+        if count < 2:
             raise DataError(
-                f"{bench.name}: base class '{shown(bench.class_names[c])}' has {len(own)} training image, but at least "
+                f"{bench.name}: base class '{shown(bench.class_names[c])}' has {count} training image, but at least "
                 "2 are needed, one to train on and one for rehearsal: add images, or leave the class out"
             )
-        if not np.isin(own, kept).any():
-            more.append(own[-1])
-    return np.sort(np.concatenate([kept, np.array(more, dtype=np.int64)]))

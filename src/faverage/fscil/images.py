@@ -12,7 +12,7 @@ from torch import nn
 from faverage.fscil.heads import CosineHead
 
 if TYPE_CHECKING:
-    from faverage.vision import BaseModel
+    from faverage.vision import BaseModel, Extractor
 
 __all__ = ["ImageBackbone", "as_backbone", "base_heads"]
 
@@ -40,6 +40,7 @@ class ImageBackbone:
         self.model = backbone if isinstance(backbone, BaseModel) else None
         self.module = backbone if isinstance(backbone, nn.Module) else None
         self.training, self.device = training, device
+        self._extractor: Extractor | None = None
 
     def fit(self, images: Array, numbers: Array, rows: Array, seed: int) -> tuple[Array, Array] | None:
         """Train a backbone given by name on ``rows``; return its linear head, or None where it brings none."""
@@ -47,17 +48,29 @@ class ImageBackbone:
             return None
         from faverage.vision import train_base
 
+        self._extractor = None
         options = {"device": self.device, "seed": seed, **self.training}
         self.model = train_base(images, numbers, backbone=self.name, indices=rows, **options)
         if self.model.head_bias is None:
             return None
         return self.model.head_weight.numpy(), self.model.head_bias.numpy()
 
+    def ready(self, *, batch_size: int) -> None:
+        """Move a trained backbone to its device, once for all the images to come."""
+        from faverage.vision import Extractor
+
+        if self.model is None:
+            raise ValueError("only a backbone with a BaseModel can be made ready")
+        model = self.model
+        self._extractor = Extractor(model.backbone, model.transform, batch_size=batch_size, device=self.device)
+
     def __call__(self, images: Any) -> Array:
         """Return the features of images under the evaluation transform."""
         from faverage.vision import extract_features, transforms_for
 
         images = images if isinstance(images, np.ndarray) else np.asarray(images)
+        if self._extractor is not None:
+            return self._extractor(images)
         if self.model is not None:
             module, transform = self.model.backbone, self.model.transform
         elif self.module is not None:

@@ -25,7 +25,7 @@ from faverage.fscil.heads import (
     unit,
 )
 from faverage.fscil.images import ImageBackbone, as_backbone
-from faverage.fscil.rehearsal import Memory, Rehearsal, Rehearsed, held_out
+from faverage.fscil.rehearsal import Memory, Rehearsal, Rehearsed
 from faverage.fusion import Fuser
 from faverage.fusion.align import Padding
 
@@ -139,7 +139,11 @@ class FewShotLearner:
                 f"fit_base needs one label for each of the {n} examples and at least two classes, "
                 f"got {len(labels)} labels of {len(classes)} classes"
             )
-        kept = held_out(numbers, self.hold_out, self.seed) if prototypes is None else np.ones(n, dtype=bool)
+        kept = np.ones(n, dtype=bool)
+        if prototypes is None:
+            from faverage.vision import hold_out
+
+            kept = np.isin(np.arange(n), hold_out(numbers, per_class=self.hold_out, small="drawn", seed=self.seed))
         if isinstance(self.backbone, ImageBackbone) and self.backbone.name is not None:
             if head is not None or prototypes is not None:
                 raise ValueError("a backbone given by name is trained here and brings its own head and prototypes")

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from faverage.fscil.heads import unit
 
-__all__ = ["Memory", "Rehearsal", "Rehearsed", "held_out", "means_of_others"]
+__all__ = ["Memory", "Rehearsal", "Rehearsed", "means_of_others"]
 
 Array = NDArray[Any]
 Rehearsal = Literal["residual", "shots", "left-out"]
@@ -129,15 +129,3 @@ def means_of_others(shots: Array) -> Array:
     """
     z = unit(shots)
     return np.asarray((z.sum(0) - z) / (len(z) - 1)) if len(z) > 1 else np.full_like(z, np.nan)
-
-
-def held_out(numbers: Array, per_class: int, seed: int) -> Array:
-    """Return a mask of rows to keep for rehearsal: ``per_class`` of each, but at most a sixth, and at least one."""
-    rng = np.random.default_rng(seed)
-    mask = np.zeros(len(numbers), dtype=bool)
-    for c in np.unique(numbers):
-        rows = np.flatnonzero(numbers == c)
-        if len(rows) < 2:
-            raise ValueError(f"base class number {c} has one example; at least two are needed")
-        mask[rng.permutation(rows)[: max(1, min(per_class, len(rows) // 6))]] = True
-    return mask

@@ -17,11 +17,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from faverage.afa.blocks import Groups, GroupSpec
 from faverage.afa.explain import Explanation, explain
 from faverage.afa.network import AFA, DEFAULT_MEANS, MeanSpec, Output, Structure
 from faverage.afa.train import History, diverged, fit
-from faverage.afa.weights import Constraint, Rows
+from faverage.afa.weights import Constraint, Groups, GroupSpec, Rows
 from faverage.fusion._stack import FullAFA, Layers, Rule, WeightedLayer, train_copies
 from faverage.fusion.align import Padding, check_padding, pad
 from faverage.fusion.arrays import Array, check_labels, check_scores, learned, merge_rows, number, subsample

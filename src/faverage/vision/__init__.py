@@ -5,13 +5,12 @@ from faverage.vision.backbones import ResNet18, TinyNet, backbone_names, get_bac
 from faverage.vision.engine.optimise import Training, learning_rate, train_network
 from faverage.vision.engine.processes import OtherFailed, Team, join
 from faverage.vision.engine.report import check_tensorboard
-from faverage.vision.extraction import extract_features
-from faverage.vision.eyes import Eyes
+from faverage.vision.engine.step import Trainable
+from faverage.vision.extraction import Extractor, Eyes, extract_features
 from faverage.vision.feature_store import open_features, store_features
 from faverage.vision.model import BaseModel, Head
 from faverage.vision.objectives import turn_heads
 from faverage.vision.shards import Shards
-from faverage.vision.trainable import Trainable
 from faverage.vision.training import hold_out, train_base
 from faverage.vision.transforms import IMAGENET_MEAN, IMAGENET_STD, Augment, Evaluate, transforms_for
 from faverage.vision.views import View, get_views
@@ -23,6 +22,7 @@ __all__ = [
     "BaseModel",
     "CheckpointError",
     "Evaluate",
+    "Extractor",
     "Eyes",
     "Head",
     "OtherFailed",

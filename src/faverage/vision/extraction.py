@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -29,7 +30,10 @@ from faverage.vision.shards import Shards
 from faverage.vision.transforms import Evaluate
 from faverage.vision.views import View, get_views
 
-__all__ = ["Look", "extract_features"]
+if TYPE_CHECKING:
+    from faverage.vision.model import BaseModel
+
+__all__ = ["Extractor", "Eyes", "extract_features"]
 
 DType = Literal["float32", "float16"]
 
@@ -61,53 +65,60 @@ def extract_features(
         dtype: of the result.
         progress: draw a progress bar.
     """
-    look = Look(backbone, images, transform, views, batch_size, pick_device(device), precision, dtype)
+    check_images(images)
+    options: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision, "dtype": dtype}
+    extractor = Extractor(backbone, transform, views=views, **options)
     rows = check_indices(indices, len(images))
-    with fast_convolutions(look.place), Report("features", len(rows), show=progress) as report:
-        result = np.empty((len(rows), look.dimension(rows)), dtype)
-        return look.into(result, rows, report.advance)
+    with fast_convolutions(extractor.device), Report("features", len(rows), show=progress) as report:
+        result = np.empty((len(rows), extractor.dimension(images, rows)), dtype)
+        return extractor.into(result, images, rows, report.advance)
 
 
-class Look:
-    """A backbone that looks at images: from rows to features, in batches.
+class Extractor:
+    """A frozen backbone that is ready to be asked again and again, by several threads at once.
+
+    It is moved to its device once; ``extract_features`` makes one for a single job.
 
     Args:
-        backbone: copied, not changed.
-        images: uint8 ``(N, S, S, 3)``.
-        transform: for evaluation.
-        views: ways to look at each image.
+        backbone: module from images to features; it is copied, not changed.
+        transform: the evaluation transform, such as ``BaseModel.transform``.
+        views: ways to look at each image, see ``View``; their features are side by side.
         batch_size: images at a time.
-        place: the device.
-        precision: of the computation.
+        device: ``auto``, ``cpu``, ``cuda`` or a torch device.
+        precision: of the computation: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on a GPU.
         dtype: of the features.
     """
 
     def __init__(
         self,
         backbone: nn.Module,
-        images: Array | Shards,
         transform: Evaluate,
-        views: Sequence[str | View],
-        batch_size: int,
-        place: torch.device,
-        precision: Precision,
-        dtype: DType,
+        *,
+        views: Sequence[str | View] = ("plain",),
+        batch_size: int = 256,
+        device: str | torch.device = "auto",
+        precision: Precision = "auto",
+        dtype: DType = "float32",
     ) -> None:
-        check_images(images)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if dtype not in ("float32", "float16"):
             raise ValueError(f"unknown dtype {dtype!r}: use 'float32' or 'float16'")
-        self.views = get_views(views)
-        self.images, self.batch_size, self.place, self.dtype = images, batch_size, place, dtype
-        self.compute, self.layout = pick_precision(precision, place), pick_layout("auto", place)
-        self.network = move(copy.deepcopy(backbone), place, self.layout).eval()
-        self.prepare = copy.deepcopy(transform).to(place)
+        self.views, self.batch_size, self.device, self.dtype = get_views(views), batch_size, pick_device(device), dtype
+        self.compute, self.layout = pick_precision(precision, self.device), pick_layout("auto", self.device)
+        self.network = move(copy.deepcopy(backbone), self.device, self.layout).eval()
+        self.prepare = copy.deepcopy(transform).to(self.device)
 
-    def dimension(self, rows: Array) -> int:
-        """Return d, by looking at one image."""
+    def __call__(self, images: Array | Shards) -> Array:
+        """Return the features ``(n, views x d)`` of images, uint8 ``(n, S, S, 3)``, finite or not."""
+        check_images(images)
+        starts = range(0, max(len(images), 1), self.batch_size)
+        return np.concatenate([self._look(images[i : i + self.batch_size]).astype(self.dtype) for i in starts])
+
+    def dimension(self, images: Array | Shards, rows: Array) -> int:
+        """Return the number of features, by looking at the first of the rows ``(n,)`` where there is one."""
         if len(rows):
-            return int(self(rows[:1]).shape[1])
+            return int(self._look(images[rows[:1]]).shape[1])
         return int(getattr(self.network, "dimension", 0)) * len(self.views)
 
     def key(self, dimension: int) -> dict[str, Any]:
@@ -122,25 +133,47 @@ class Look:
             "dtype": self.dtype,
         }
 
-    def into(self, result: Array, rows: Array, advance: Callable[[int], None]) -> Array:
-        """Fill ``result`` with the features of the rows, and return it."""
+    def into(self, result: Array, images: Array | Shards, rows: Array, advance: Callable[[int], None]) -> Array:
+        """Fill ``result`` ``(n, views x d)`` with the features of rows ``(n,)`` of images, and return it.
+
+        Raises:
+            FloatingPointError: they are not finite.
+        """
         for start in range(0, len(rows), self.batch_size):
             part = rows[start : start + self.batch_size]
-            result[start : start + len(part)] = self(part)
+            features = self._look(images[part])
+            if not np.isfinite(features).all():
+                raise FloatingPointError("the backbone gives features that are not numbers: check its weights")
+            result[start : start + len(part)] = features.astype(self.dtype)
             advance(len(part))
         return result
 
-    def __call__(self, rows: Array) -> Array:
-        """Return the features of some rows, all at once."""
-        with torch.inference_mode():
-            batch = self.prepare(torch.from_numpy(self.images[rows]).to(self.place))
-            with autocast(self.place, self.compute):
-                seen = [self._see(view, batch) for view in self.views]
-            result: Array = torch.cat(seen, 1).cpu().numpy()
-        if not np.isfinite(result).all():
-            raise FloatingPointError("the backbone gives features that are not numbers: check its weights")
-        return result.astype(self.dtype)
+    @torch.inference_mode()
+    def _look(self, images: Array) -> Array:
+        """Return the features of one batch."""
+        batch = self.prepare(torch.from_numpy(np.ascontiguousarray(images)).to(self.device))
+        with autocast(self.device, self.compute):
+            seen = [self._see(view, batch) for view in self.views]
+        result: Array = torch.cat(seen, 1).cpu().numpy()
+        return result
 
     def _see(self, view: View, batch: torch.Tensor) -> torch.Tensor:
         looks = [self.network(look(batch).contiguous(memory_format=self.layout)).float() for look in view.looks]
         return looks[0] if len(looks) == 1 else torch.stack(looks).mean(0)
+
+
+class Eyes(Extractor):
+    """The former name of an ``Extractor`` of a ``BaseModel``; it ends with version 0.2."""
+
+    def __init__(self, model: BaseModel, device: str = "auto") -> None:
+        warnings.warn(
+            "faverage.vision.Eyes ends with version 0.2: use Extractor(model.backbone, model.transform)",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        super().__init__(model.backbone, model.transform, batch_size=128, device=device)
+        self.model = model
+
+    def __call__(self, images: Any) -> Array:
+        """Return the features of images, which may be a list."""
+        return super().__call__(np.asarray(images))

@@ -17,14 +17,14 @@ from faverage.storage import read_json, replacing
 from faverage.vision.engine.device import (
     Array,
     Precision,
+    check_images,
     check_indices,
     fast_convolutions,
     fingerprint_images,
-    pick_device,
 )
 from faverage.vision.engine.processes import Team
 from faverage.vision.engine.report import Report
-from faverage.vision.extraction import DType, Look
+from faverage.vision.extraction import DType, Extractor
 from faverage.vision.shards import Shards
 from faverage.vision.transforms import Evaluate
 from faverage.vision.views import View
@@ -71,7 +71,9 @@ def store_features(
         progress: draw a progress bar.
     """
     team = team or Team()
-    look = Look(backbone, images, transform, views, batch_size, team.device or pick_device(device), precision, dtype)
+    check_images(images)
+    options: dict[str, Any] = {"batch_size": batch_size, "precision": precision, "dtype": dtype}
+    extractor = Extractor(backbone, transform, views=views, device=team.device or device, **options)
     rows = check_indices(indices, len(images))
     if part_rows < 1:
         raise ValueError(f"part_rows must be at least 1, got {part_rows}")
@@ -79,12 +81,12 @@ def store_features(
     team.first_does(lambda: _prepare(folder))
     starts = range(0, max(len(rows), 1), part_rows)
     mine = {start // part_rows: rows[start : start + part_rows] for start in starts[team.rank :: team.size]}
-    with fast_convolutions(look.place):
-        key = look.key(look.dimension(rows))
+    with fast_convolutions(extractor.device):
+        key = extractor.key(extractor.dimension(images, rows))
         total = sum(map(len, mine.values()))
         with Report("features", total, show=progress and team.first) as report:
             for number, part in mine.items():
-                _Part(folder, number).make(look, part, key, report.advance)
+                _Part(folder, number).make(extractor, images, part, key, report.advance)
     team.wait()
     team.first_does(lambda: _write_manifest(folder, len(starts), key))
     return open_features(folder)
@@ -122,9 +124,16 @@ class _Part:
         self.file = folder / f"part-{number:05d}.npy"
         self.note = self.file.with_suffix(".json")
 
-    def make(self, look: Look, rows: Array, key: dict[str, Any], advance: Callable[[int], None]) -> None:
+    def make(
+        self,
+        extractor: Extractor,
+        images: Array | Shards,
+        rows: Array,
+        key: dict[str, Any],
+        advance: Callable[[int], None],
+    ) -> None:
         """Write the part, unless it is there and whole."""
-        wanted = {"key": key, "images": fingerprint_images(look.images, rows), "shape": [len(rows), key["dimension"]]}
+        wanted = {"key": key, "images": fingerprint_images(images, rows), "shape": [len(rows), key["dimension"]]}
         noted = self.noted()
         if noted is not None and {name: noted.get(name) for name in wanted} == wanted:
             if self._checksum() == noted.get("checksum"):
@@ -134,7 +143,7 @@ class _Part:
         elif noted is None and self.note.exists():
             warnings.warn(f"{self.note} is broken; the features are computed again", stacklevel=4)
         self.note.unlink(missing_ok=True)
-        features = look.into(np.empty((len(rows), key["dimension"]), look.dtype), rows, advance)
+        features = extractor.into(np.empty((len(rows), key["dimension"]), key["dtype"]), images, rows, advance)
         with replacing(self.file) as partial, partial.open("wb") as file:
             np.save(file, features)
         with replacing(self.note) as partial:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from faverage.storage import read_tensors, write_tensors
 from faverage.vision.backbones import backbone_config, get_backbone
 from faverage.vision.engine.optimise import Training
-from faverage.vision.trainable import Trainable
+from faverage.vision.engine.step import Trainable
 from faverage.vision.transforms import Evaluate
 
 __all__ = ["BaseModel", "Head"]

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from faverage.vision.engine.step import Trainable
 from faverage.vision.model import BaseModel, Network
-from faverage.vision.trainable import Trainable
 
 __all__ = ["TURNS", "Lesson", "turn_heads"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,20 +21,34 @@ from faverage.vision.transforms import Augment, Evaluate, transforms_for
 __all__ = ["hold_out", "train_base"]
 
 
-def hold_out(labels: Any, *, per_class: int = 20, at_most: float = 1 / 6, seed: int = 0) -> Array:
+def hold_out(
+    labels: Any,
+    *,
+    per_class: int = 20,
+    at_most: float = 1 / 6,
+    small: Literal["none", "drawn", "last"] = "none",
+    seed: int = 0,
+) -> Array:
     """Choose the rehearsal memory: rows to keep out of base training.
 
     Args:
         labels: ``(n,)``, class of each image.
         per_class: images to keep of each class, at most.
-        at_most: share of a class to keep, at most; a class of 5 images keeps none by default.
+        at_most: share of a class to keep, at most.
+        small: what to keep of a class that this leaves nothing of, as one of 5 images: ``none``, one row that is
+            ``drawn``, or the ``last`` one.
         seed: of the choice.
 
     Returns:
         The chosen rows, in growing order.
 
+    Raises:
+        ValueError: one row of a class is to be kept, and it has no other.
+
     >>> len(hold_out([0] * 500 + [1] * 30))
     25
+    >>> hold_out([0, 0, 1, 1], small="last").tolist()
+    [1, 3]
     """
     if per_class < 0 or not 0 <= at_most < 1:
         raise ValueError(f"expected per_class from 0 and at_most in [0, 1), got {per_class} and {at_most}")
@@ -43,8 +57,14 @@ def hold_out(labels: Any, *, per_class: int = 20, at_most: float = 1 / 6, seed: 
     chosen = [np.zeros(0, dtype=np.int64)]
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
+        drawn = generator.permutation(rows)
         count = min(per_class, math.floor(len(rows) * at_most + 1e-9))
-        chosen.append(generator.permutation(rows)[:count])
+        if count == 0 and small != "none":
+            if len(rows) < 2:
+                raise ValueError(f"base class number {label} has one example; at least two are needed")
+            # learners draw the one row, runs take the last: checkpoints, features and results of both depend on it
+            drawn, count = drawn if small == "drawn" else rows[-1:], 1
+        chosen.append(drawn[:count])
     return np.sort(np.concatenate(chosen))
 
 

@@ -17,8 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from faverage.app.server.limits import LOOPBACK, Limits, Rate, Shares, who
-from faverage.app.server.meter import Meter
+from faverage.app.server.limits import LOOPBACK, Limits, Meter, Rate, Shares, who
 
 __all__ = ["COOKIE", "Guard", "Refused"]
 

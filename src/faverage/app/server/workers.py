@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from faverage.app.server.guard import Refused
-from faverage.app.server.limits import Limits, Shares
-from faverage.app.server.meter import Meter
+from faverage.app.server.limits import Limits, Meter, Shares
 from faverage.app.server.uploads import Upload, open_light, open_one
 
 if TYPE_CHECKING:

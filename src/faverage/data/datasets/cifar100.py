@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.data.assemble import assemble
+from faverage.data.assemble import assemble, find_lists, read_lists
 from faverage.data.benchmark import Benchmark, DataError
 from faverage.data.decode import resize_stack, store_size
-from faverage.data.protocol import find_lists, read_lists
 from faverage.data.registry import Protocol, Request, register_benchmark
 from faverage.data.sources import find_below, locate
 

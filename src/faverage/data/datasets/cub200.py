@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from faverage.data.assemble import assemble_files
+from faverage.data.assemble import assemble_files, find_lists, read_lists
 from faverage.data.benchmark import Benchmark, DataError
-from faverage.data.protocol import find_lists, read_lists
 from faverage.data.registry import Protocol, Request, register_benchmark
 from faverage.data.sources import Item, find_below, locate, read_lines
 

@@ -31,12 +31,10 @@ from faverage.vision.engine.device import (
     pick_precision,
 )
 from faverage.vision.engine.loop import COLUMNS, Checkpoint, Loop
-from faverage.vision.engine.norms import shared_norms
-from faverage.vision.engine.processes import Team
+from faverage.vision.engine.processes import Team, shared_norms
 from faverage.vision.engine.report import Report
-from faverage.vision.engine.step import Objective, Step
+from faverage.vision.engine.step import Objective, Step, Trainable
 from faverage.vision.shards import Shards
-from faverage.vision.trainable import Trainable
 from faverage.vision.transforms import Augment, transforms_for
 
 __all__ = ["Training", "learning_rate", "train_network"]
