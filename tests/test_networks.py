@@ -10,8 +10,8 @@ import pytest
 
 from faverage.experiment import ConfigError, RunConfig, recipes
 from faverage.experiment.base import Beside, train_on
+from faverage.experiment.config import OF_NETWORKS
 from faverage.experiment.finished import finished_run
-from faverage.experiment.networks import SETTINGS
 from faverage.experiment.pictures import load_pictures, seen_by
 from faverage.experiment.rivals import rival_recipe
 from faverage.experiment.sweep import Plan, work
@@ -273,7 +273,7 @@ def test_the_recipe_best_lies_under_the_file(tmp_path: Path, monkeypatch: pytest
     assert best == built("seed: 0\n", tmp_path, recipe="best") and best != replace(plain, recipe="best")
     assert best.epochs == recipes.BEST.get("epochs", plain.epochs) and best.dataset == "digits"
     assert set(recipes.BEST) <= set(best.to_dict()) and all(
-        set(n) <= set(SETTINGS) for n in recipes.BEST.get("networks", [])
+        set(n) <= set(OF_NETWORKS) for n in recipes.BEST.get("networks", [])
     )
     monkeypatch.setattr(
         recipes, "BEST", {"epochs": 5, "turned": True, "networks": [{}, {"turned": False, "epochs": 6}]}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BEST", "BEST_OF", "RECIPES", "USUAL", "recipe_of"]
+__all__ = ["BEST", "BEST_OF", "RECIPES", "recipe_of"]
 
-USUAL: dict[str, Any] = {"epochs": 57, "batch_size": 128, "lr": 0.1}
-
-# settings of the base session, where a data set wants others than the usual ones
+# settings of the base session, where a data set wants others than the defaults
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {"backbone": "tiny", "epochs": 20, "batch_size": 64, "lr": 0.05, "flip": False},
     "mini-imagenet": {"crop": 64, "epochs": 100},
