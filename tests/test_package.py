@@ -13,6 +13,7 @@ SOURCE = Path(faverage.__file__).parent
 
 # a room imports from rooms before it, never from one after it, inside functions neither
 ROOMS = (
+    "deprecation",
     *("code", "threads", "report", "progress", "storage"),
     *("afa", "fusion", "estimators", "prediction_files"),
     *("data", "vision", "fscil", "rivals", "experiment"),

@@ -19,6 +19,7 @@ from faverage import __version__
 from faverage.app.names import ModelError
 from faverage.app.server.serve import command as serve
 from faverage.cli.model import register
+from faverage.deprecation import shown
 from faverage.prediction_files import Screen, UserError, apply_files, fuse_files, show
 from faverage.prediction_files.base import printable
 
@@ -38,7 +39,8 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with shown(lambda words: Console(stderr=True).print(Text(f"Warning: {printable(words)}"), soft_wrap=True)):
+                return super().invoke(ctx)
         except (UserError, ModelError) as error:
             first, *rest = str(error).split("\n")
             console = Console(stderr=True)
@@ -196,6 +198,7 @@ def run(
 def _run_command() -> Any:
     """Return the command ``run`` with an option for each setting that is declared to have one."""
     from faverage.experiment.config import SETTINGS
+    from faverage.experiment.given import DROPPED
 
     *own, _ = inspect.signature(run, eval_str=True).parameters.values()
     for name, one in SETTINGS.items():
@@ -209,6 +212,10 @@ def _run_command() -> Any:
                     name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
                 )
             )
+
+    for name in DROPPED:
+        added = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        own.append(added.replace(annotation=Annotated[str | None, typer.Option(hidden=True)]))
 
     def command(**given: Any) -> None:
         run(**given)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from faverage.data import benchmark_names
-from faverage.experiment.given import Layers, check_names, methods_of, read_yaml, scaled, seeds_of, views_of
+from faverage.experiment.given import Layers, check_names, methods_of, of_today, read_yaml, scaled, seeds_of, views_of
 from faverage.experiment.ready import check_chosen, file_views
 from faverage.experiment.recipes import recipe_of
 from faverage.experiment.settings import ConfigError, Setting, as_float, check_settings, declared, setting
@@ -191,7 +191,6 @@ class RunConfig:
         option=True,
     )
     nodes: int = setting(1, "machines that share training", at_least=1, stage="none", varies=False, option=True)
-    strategy: str = setting("ddp", "how they share them", stage="none", varies=False, option=True)
     jobs: int = setting(
         os.cpu_count() or 1, "methods at a time", at_least=1, stage="none", varies=False, option=True, shown="all cores"
     )
@@ -203,7 +202,7 @@ class RunConfig:
     def build(cls, dataset: str | None, file: Path | None, given: dict[str, Any]) -> RunConfig:
         """Lay the data set's recipe, a YAML file and given settings (None: not given) over the defaults."""
         settings = read_yaml(file) if file is not None else {}
-        given = {name: value for name, value in given.items() if value is not None}
+        given = of_today({name: value for name, value in given.items() if value is not None})
         name = dataset or settings.get("dataset", "digits")
         if name not in benchmark_names():
             raise ConfigError(f"unknown dataset '{name}'; known are: {', '.join(benchmark_names())}")

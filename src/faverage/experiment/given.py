@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from faverage.deprecation import without_effect
 from faverage.experiment.settings import ConfigError
 
-__all__ = ["Layers", "check_names", "methods_of", "read_yaml", "scaled", "seeds_of", "views_of"]
+__all__ = ["Layers", "check_names", "methods_of", "of_today", "read_yaml", "scaled", "seeds_of", "views_of"]
 
 _MOST_BYTES, _MOST_VALUES, _MOST_BITS = 1 << 20, 10_000, 512  # of a file of settings, in one, and of a whole number
+
+DROPPED = ("strategy",)  # settings of the version before that have no effect
 
 Layers = Sequence[dict[str, Any]]  # settings by name, each laid over those before
 
@@ -114,4 +117,12 @@ def read_yaml(file: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         found = "nothing" if settings is None else f"a {type(settings).__name__}"
         raise ConfigError(f"{file} must hold settings as 'name: value' lines, found {found}")
-    return settings
+    return of_today(settings)
+
+
+def of_today(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings without those of the version before; a warning tells of each."""
+    for name in DROPPED:
+        if name in settings:
+            without_effect(name)
+    return {name: value for name, value in settings.items() if name not in DROPPED}
