@@ -100,7 +100,7 @@ class RunConfig:
     )
     schedule: Literal["cosine", "paper"] = setting("cosine", "of the learning rate", of="network")
     weight_decay: float = setting(5e-4, "of the base session", at_least=0, of="network")
-    flip: bool = setting(True, "whether training images are mirrored at random", of="network")
+    flip: bool = setting(True, "whether training images are flipped left and right at random", of="network")
     crop: int | None = setting(
         None,
         "side of the training crops in pixels",
@@ -117,8 +117,8 @@ class RunConfig:
         below=1,
         of="network",
     )
-    turned: bool = setting(
-        False, "train on classes and quarter turns together, with a cosine head", of="network", rivals=False
+    rotations: bool = setting(
+        False, "train on classes and rotations together, with a cosine head", of="network", rivals=False
     )
     mix: float = setting(
         0.0,
@@ -280,7 +280,7 @@ class RunConfig:
     @property
     def many(self) -> bool:
         """Whether the learner is one of views: there are several, or one whose head is a cosine."""
-        return bool(self.networks) or self.turned or self.views != ("plain",)
+        return bool(self.networks) or self.rotations or self.views != ("plain",)
 
     @property
     def training_seed(self) -> int:

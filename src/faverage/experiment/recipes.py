@@ -16,10 +16,10 @@ RECIPES: dict[str, dict[str, Any]] = {
     "fgvc-aircraft": {"backbone": "resnet18_large", "lr": 0.01},
 }
 
-# laid over them by ``--recipe best``: two networks that learn classes and turns, the second from mixed images
+# laid over them by ``--recipe best``: two networks that learn classes and rotations, the second from mixed images
 BEST: dict[str, Any] = {
-    "turned": True,
-    "views": ["both", "both, turn-1", "both, turn-2", "both, turn-3"],
+    "rotations": True,
+    "views": ["both", "both, rotate-90", "both, rotate-180", "both, rotate-270"],
     "batch_size": 64,
     "networks": [{}, {"mix": 0.5}],
     "calibration": 0.1,

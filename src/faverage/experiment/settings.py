@@ -174,7 +174,7 @@ def _check_views(config: RunConfig) -> None:
         raise ConfigError(f"views: {error}") from None
     if ready is not None and config.many:
         raise ConfigError(
-            f"views and turned need images or a file of features with views, and {ready} has none: "
+            f"views and rotations need images or a file of features with views, and {ready} has none: "
             "write one with --save-features, or leave them out"
         )
 

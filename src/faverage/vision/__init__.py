@@ -9,7 +9,7 @@ from faverage.vision.extraction import extract_features
 from faverage.vision.eyes import Eyes
 from faverage.vision.feature_store import open_features, store_features
 from faverage.vision.model import BaseModel, Head
-from faverage.vision.objectives import turn_heads
+from faverage.vision.objectives import rotation_heads, turn_heads
 from faverage.vision.shards import Shards
 from faverage.vision.trainable import Trainable
 from faverage.vision.training import hold_out, train_base
@@ -43,6 +43,7 @@ __all__ = [
     "learning_rate",
     "load_weights",
     "open_features",
+    "rotation_heads",
     "store_features",
     "train_base",
     "train_network",

@@ -141,8 +141,8 @@ def label_of(options: dict[str, Any]) -> str:
 def value_of(value: Any) -> str:
     """Return the value of an option in words.
 
-    >>> value_of(["plain", "turn-1"])
-    'plain + turn-1'
+    >>> value_of(["plain", "rotate-90"])
+    'plain + rotate-90'
     >>> value_of([{}, {"start": 1, "flip": True}])
     'as given + start 1, flip true'
     """
