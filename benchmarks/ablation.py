@@ -52,7 +52,7 @@ ROWS: list[tuple[str, dict[str, Any]]] = [
 def columns_of(views: list[str], network: int | None, count: int | None) -> list[int]:
     """Return the places of the views of one network, or of all; of them the first ``count``, or all.
 
-    >>> columns_of(["network 1: plain", "network 2: plain", "network 2: mirror"], 2, None)
+    >>> columns_of(["network 1: plain", "network 2: plain", "network 2: flip"], 2, None)
     [1, 2]
     """
     mine = [k for k, name in enumerate(views) if network is None or name.startswith(f"network {network}: ")]

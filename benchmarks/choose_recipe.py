@@ -1,6 +1,6 @@
 """Which training finds new classes best? Base classes alone decide: first step, training and looking.
 
-    python benchmarks/choose_recipe.py mini-imagenet --data ROOT --out FOLDER --trainings plain:100 turned:40
+    python benchmarks/choose_recipe.py mini-imagenet --data ROOT --out FOLDER --trainings plain:100 rotations:40
     python benchmarks/choose_settings.py FOLDER
 
 A third of the base classes is held out as pretend-new: a network is trained on the others, and looks at images of all
@@ -32,21 +32,21 @@ Array = NDArray[Any]
 PARTS: dict[str, dict[str, Any]] = {
     "plain": {"head": "linear"},
     "cosine": {"head": "cosine"},
-    "turned": {"head": "cosine", "turned": True},
+    "rotations": {"head": "cosine", "rotations": True},
     "mix": {"mix": 0.5},
     "smooth": {"smoothing": 0.1},
     "contrast": {"contrast": 0.5},
     "again": {"seed": 1000},  # other first weights, order and augmentation
 }
-VIEWS = ["plain", "turn-1", "turn-2", "turn-3"]
+VIEWS = ["plain", "rotate-90", "rotate-180", "rotate-270"]
 HELD, NEW = 60, 100  # images of each known class that training does not see, and of each pretend-new class to look at
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """Return the options of ``train_base`` that a name such as ``turned+mix:40`` stands for; 40 are the epochs.
+    """Return the options of ``train_base`` that a name such as ``rotations+mix:40`` stands for; 40 are the epochs.
 
-    >>> settings_of("turned+smooth:40")
-    {'head': 'cosine', 'turned': True, 'smoothing': 0.1, 'epochs': 40}
+    >>> settings_of("rotations+smooth:40")
+    {'head': 'cosine', 'rotations': True, 'smoothing': 0.1, 'epochs': 40}
     """
     words, _, epochs = name.partition(":")
     found: dict[str, Any] = {}
@@ -132,7 +132,7 @@ def run(options: argparse.Namespace) -> None:
         seconds = time.perf_counter() - start
         for part, arrays in pretend.look(model, options.views, config.device).items():
             np.savez(f"{file}.{part}.npz", **arrays)  # type: ignore[arg-type]
-        passes = (4 if lesson.get("turned") else 1) * model.images_per_second
+        passes = (4 if lesson.get("rotations") else 1) * model.images_per_second
         about = {
             **{"training": name, "split": split, "dataset": options.dataset, "views": options.views},
             **{"lesson": lesson, "crop": augment.size, "batch_size": batch_size},
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("dataset")
     parser.add_argument("--data")
     parser.add_argument("--out", type=Path, required=True, help="folder for what the networks saw")
-    parser.add_argument("--trainings", nargs="+", default=["plain", "turned"], help="PART+PART:EPOCHS")
+    parser.add_argument("--trainings", nargs="+", default=["plain", "rotations"], help="PART+PART:EPOCHS")
     parser.add_argument("--views", nargs="+", default=VIEWS)
     parser.add_argument("--splits", type=int, nargs="+", default=[0])
     parser.add_argument("--crop", type=int, help="side of the training crops")

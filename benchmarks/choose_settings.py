@@ -1,8 +1,8 @@
 """Which fuser and which settings find new classes best? Second step: learning the pretend-new classes.
 
-    python benchmarks/choose_recipe.py mini-imagenet --data ROOT --out FOLDER --trainings plain:100 turned:40
+    python benchmarks/choose_recipe.py mini-imagenet --data ROOT --out FOLDER --trainings plain:100 rotations:40
     python benchmarks/choose_settings.py FOLDER
-    python benchmarks/choose_settings.py FOLDER --networks turned-40 turned-40+plain-100@1:30 --rows afa --grid
+    python benchmarks/choose_settings.py FOLDER --networks rotations-40 rotations-40+plain-100@1:30 --rows afa --grid
 
 The pretend-new classes that ``choose_recipe.py`` held out are learned in one session, from five images each; 20 images
 of each known class are the memory. Other images of all classes, which no training saw, measure. Each draw takes other
@@ -51,7 +51,7 @@ ROWS: dict[str, dict[str, Any]] = {  # options of ViewLearner
 }
 BALANCES, CALIBRATIONS = (1.0, 1.5, 2.0, 2.5, 3.0), (0.0, 0.1, 0.2, 0.3, 0.5)
 MEMORY, SHOTS, TESTS = 20, 5, 40  # images of each class; tests of known classes are all that are left
-VIEWS = ["plain", "turn-1", "turn-2", "turn-3"]  # where no .json names them
+VIEWS = ["plain", "rotate-90", "rotate-180", "rotate-270"]  # where no .json names them
 METRICS = {"f1": "F1", "accuracy": "accuracy", "base": "base", "new": "new"}
 
 
@@ -90,8 +90,8 @@ class Seen:
 def parts_of(network: str) -> tuple[list[tuple[str, int | None]], int | None]:
     """Return trainings with how many of their views to take, and how many known classes; None: all.
 
-    >>> parts_of("turned-40+plain-100@1:30")
-    ([('turned-40', None), ('plain-100', 1)], 30)
+    >>> parts_of("rotations-40+plain-100@1:30")
+    ([('rotations-40', None), ('plain-100', 1)], 30)
     """
     names, _, known = network.partition(":")
     pairs = [name.partition("@") for name in names.split("+")]

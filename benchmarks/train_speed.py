@@ -4,7 +4,7 @@
     python benchmarks/train_speed.py --modes default max-autotune-no-cudagraphs
     python benchmarks/train_speed.py --device cpu --side 32 --steps 4 --backbone tiny
     python benchmarks/train_speed.py --json out.json --profile 25   # the numbers as data; the 25 costliest kernels
-    python benchmarks/train_speed.py --crop 64 --turned --batch-size 64 --steps 200   # base training of --recipe best
+    python benchmarks/train_speed.py --crop 64 --rotations --batch-size 64 --steps 200   # training of --recipe best
 
 Each variant trains for some epochs of ``--steps`` steps. The first epoch warms up; the speed is that of the median of
 the others, from gathering the batch to the optimiser's step. Compiling is not counted in it but shown beside it. The
@@ -50,8 +50,8 @@ def measure(options: argparse.Namespace, images: np.ndarray, labels: np.ndarray,
             precision=options.precision,
             lr=0.01,
             augment=transforms_for(options.side, crop=options.crop)[0],
-            turned=options.turned,
-            head="cosine" if options.turned else "linear",
+            rotations=options.rotations,
+            head="cosine" if options.rotations else "linear",
             **variant,
         )
     whole = time.perf_counter() - start
@@ -89,7 +89,7 @@ def work(options: argparse.Namespace) -> float:
     size = transforms_for(options.side, crop=options.crop)[0].size
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         get_backbone(options.backbone).eval()(torch.zeros(1, 3, size, size))
-    return 3.0 * counter.get_total_flops() * (4 if options.turned else 1)
+    return 3.0 * counter.get_total_flops() * (4 if options.rotations else 1)
 
 
 def profile(options: argparse.Namespace, images: np.ndarray, labels: np.ndarray, **variant: Any) -> str:
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--backbone", default="resnet18_small")
     parser.add_argument("--side", type=int, default=84, help="of the stored images, in pixels")
     parser.add_argument("--crop", type=int, help="side of the training crops")
-    parser.add_argument("--turned", action="store_true", help="every image in four turns")
+    parser.add_argument("--rotations", action="store_true", help="every image in four rotations")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--steps", type=int, default=100, help="an epoch")
     parser.add_argument("--epochs", type=int, default=3, help="measured, after one that warms up")

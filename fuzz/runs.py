@@ -37,7 +37,7 @@ class Features(Target):
             arrays = dict(file)
         for name in ("test", "novel", "base_memory", "base_prototypes", "base_head_weight", "base_head_bias"):
             arrays[name] = np.stack([arrays[name], arrays[name] + 0.1], 1)
-        np.savez(examples / "two.npz", **arrays, views=np.array(["plain", "turn-1"]))
+        np.savez(examples / "two.npz", **arrays, views=np.array(["plain", "rotate-90"]))
 
     def make(self, rng: Random, examples: Path, work: Path) -> None:
         """Change one."""
@@ -68,7 +68,7 @@ batch_size: 32
 lr: 1e-2
 seeds: [0, 1, 2]
 draws: 2
-views: [plain, turn-1]
+views: [plain, rotate-90]
 temperature: 8.5
 flip: false
 crop: null
@@ -87,7 +87,7 @@ draws: 2
 over:
   lr: [0.1, 0.01]
   flip: [true, false]
-  views: [[plain], [plain, turn-1]]
+  views: [[plain], [plain, rotate-90]]
 """
 _YAML = (
     *(

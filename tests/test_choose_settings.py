@@ -45,7 +45,7 @@ def write(folder: Path, name: str, seed: int, *, scale: float = 0.0, noise: floa
 def folder(tmp_path: Path) -> Path:
     write(tmp_path, "plain-1", 0)
     write(tmp_path, "turned-1", 1, scale=16.0)
-    (tmp_path / "turned-1.0.json").write_text(json.dumps({"views": ["plain", "mirror"]}))
+    (tmp_path / "turned-1.0.json").write_text(json.dumps({"views": ["plain", "flip"]}))
     return tmp_path
 
 
@@ -114,7 +114,7 @@ def test_stopped_calls_go_on(
 
 def test_draws_keep_their_parts_apart(script: ModuleType, folder: Path) -> None:
     seen = script.read(folder, "plain-1+turned-1", 0)
-    assert seen.views == ["plain-1: plain", "plain-1: turn-1", "turned-1: plain", "turned-1: mirror"]
+    assert seen.views == ["plain-1: plain", "plain-1: rotate-90", "turned-1: plain", "turned-1: flip"]
     assert seen.widths == [WIDTH] * 4 and seen.held.shape == (180, 32) and seen.new.shape == (150, 32)
     alone = script.read(folder, "turned-1", 0)
     np.testing.assert_array_equal(seen.held[:, 16:], alone.held)
@@ -129,7 +129,7 @@ def test_draws_keep_their_parts_apart(script: ModuleType, folder: Path) -> None:
 
 def test_some_views_and_some_known_classes(script: ModuleType, folder: Path) -> None:
     whole, part = (script.read(folder, name, 0) for name in ("turned-1+plain-1", "turned-1+plain-1@1:4"))
-    assert part.views == ["turned-1: plain", "turned-1: mirror", "plain-1: plain"]
+    assert part.views == ["turned-1: plain", "turned-1: flip", "plain-1: plain"]
     kept = whole.held_labels < 4
     np.testing.assert_array_equal(part.held, whole.held[kept][:, : 3 * WIDTH])
     assert part.prototypes.shape == (4, 3 * WIDTH) and np.unique(part.new_labels).tolist() == [4, 5, 6]

@@ -32,7 +32,7 @@ def test_the_fast_step_learns_what_the_plain_one_learns(backbone: str) -> None:
     assert np.allclose(plain.history["loss"], half.history["loss"], rtol=0.02)
 
 
-@pytest.mark.parametrize("lesson", [{"turned": True}, {"turned": True, "mix": 0.5, "contrast": 0.5}])
+@pytest.mark.parametrize("lesson", [{"rotations": True}, {"rotations": True, "mix": 0.5, "contrast": 0.5}])
 def test_training_on_turned_images(lesson: dict[str, Any]) -> None:
     images, labels = drawn(256)
     settings = {"device": "cuda", "epochs": 3, "lr": 0.001, "head": "cosine", **lesson}

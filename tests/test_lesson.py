@@ -39,7 +39,7 @@ def test_contrast_by_loops() -> None:
 def test_the_loss_of_mixed_and_turned_images() -> None:
     torch.manual_seed(0)
     network = Network(get_backbone("tiny"), Head(128, 12, "cosine")).eval()
-    lesson = Lesson(network, turned=True, mix=1.0, smoothing=0.1).eval()
+    lesson = Lesson(network, rotations=True, mix=1.0, smoothing=0.1).eval()
     images, labels = torch.randn(4, 3, 16, 16), torch.tensor([0, 1, 2, 0])
     noise = torch.rand(4, 4)
     loss, _ = lesson.loss(lesson.embed(images, labels, noise), labels, noise)
@@ -53,14 +53,16 @@ def test_the_loss_of_mixed_and_turned_images() -> None:
     assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("lesson", [{"mix": 0.5}, {"smoothing": 0.1}, {"contrast": 0.5}, {"mix": 0.5, "turned": True}])
+@pytest.mark.parametrize(
+    "lesson", [{"mix": 0.5}, {"smoothing": 0.1}, {"contrast": 0.5}, {"mix": 0.5, "rotations": True}]
+)
 def test_every_lesson_teaches_and_can_be_repeated(lesson: dict[str, Any]) -> None:
     images, labels = drawn(320)
     settings = {"head": "cosine", "epochs": 8, **lesson}
     first, again = (quick(images, labels, **settings) for _ in range(2))
     assert first.history == {**again.history, "seconds": first.history["seconds"]}
     assert torch.equal(first.head_weight, again.head_weight)
-    assert first.history["accuracy"][-1] > 1.8 / (16 if lesson.get("turned") else 4)
+    assert first.history["accuracy"][-1] > 1.8 / (16 if lesson.get("rotations") else 4)
     assert first.config["lesson"]["mix"] == lesson.get("mix", 0.0)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from faverage.experiment import ConfigError, RunConfig, recipes
 from faverage.experiment.base import Beside, train_on
+from faverage.experiment.config import OF_NETWORKS
 from faverage.experiment.finished import finished_run
-from faverage.experiment.networks import SETTINGS
 from faverage.experiment.pictures import load_pictures, seen_by
 from faverage.experiment.rivals import rival_recipe
 from faverage.experiment.sweep import Plan, work
@@ -19,7 +19,7 @@ from faverage.experiment.sweep.shared import mark, read_shared
 from helpers_run import command, numbers, said, shared_cache  # noqa: F401
 
 RUN = "epochs: 1\nmethods: [prototypes, geometric, logistic]\njobs: 1\n"
-TWO = RUN + "networks:\n  - {}\n  - {start: 1, views: [plain, turn-1]}\n"
+TWO = RUN + "networks:\n  - {}\n  - {start: 1, views: [plain, rotate-90]}\n"
 EPOCH = "faverage.vision.engine.loop.Loop.epoch"
 
 
@@ -64,16 +64,16 @@ def test_two_networks_are_members_side_by_side(one: Path, two: Path) -> None:
     results = json.loads((two / "results.json").read_text())
     fused = numbers(two)["logistic"]["sessions"]
     assert fused != numbers(one)["logistic"]["sessions"]
-    assert results["config"]["networks"] == [{}, {"start": 1, "views": ["plain", "turn-1"]}]
+    assert results["config"]["networks"] == [{}, {"start": 1, "views": ["plain", "rotate-90"]}]
     told = results["networks"]
     assert results["base"].items() <= told[0].items() and [n["settings"] for n in told] == results["config"]["networks"]
-    assert [n["views"] for n in told] == [["plain"], ["plain", "turn-1"]]
+    assert [n["views"] for n in told] == [["plain"], ["plain", "rotate-90"]]
     assert all(n["seconds"] > 0 and n["images_per_second"] > 0 and n["epochs"] == 1 for n in told)
     assert told[0]["history"]["loss"] != told[1]["history"]["loss"]
     page = (two / "report.html").read_text()
-    assert "Network 1 (tiny; plain): 1 epochs in" in page and "Network 2 (tiny; plain + turn-1): 1 epochs in" in page
+    assert "Network 1 (tiny; plain): 1 epochs in" in page and "Network 2 (tiny; plain + rotate-90): 1 epochs in" in page
     names = built(TWO, two.parent).view_names
-    assert names == ["network 1: plain", "network 2: plain", "network 2: turn-1"]
+    assert names == ["network 1: plain", "network 2: plain", "network 2: rotate-90"]
     assert "networks" not in json.loads((one / "results.json").read_text())
 
 
@@ -88,7 +88,7 @@ def test_networks_are_trained_once_and_shared(one: Path, two: Path, tmp_path: Pa
     both = trainings(out)
     assert len(both) == 2 and both.items() >= first.items() and both.keys() == trainings(two).keys()
     assert numbers(out) == numbers(two)
-    second = done(RUN + "start: 1\nviews: [plain, turn-1]\n", out)
+    second = done(RUN + "start: 1\nviews: [plain, rotate-90]\n", out)
     assert trainings(out) == both
     assert second["base"]["history"]["loss"] == results["networks"][1]["history"]["loss"]
 
@@ -130,8 +130,8 @@ def test_a_number_of_views_counts_over_networks(one: Path, two: Path, tmp_path: 
     assert built(TWO, tmp_path, views=3) == built(TWO, tmp_path)
     assert built(TWO + "views: 2\n", tmp_path) == starts
     assert built(TWO, tmp_path, views=1) == built(RUN, tmp_path)
-    listed = built(RUN + "views: [mirror, plain]\nnetworks: [{}, {}]\n", tmp_path, views=3)
-    assert [config.views for config in listed.each] == [("mirror", "plain"), ("mirror",)]
+    listed = built(RUN + "views: [flip, plain]\nnetworks: [{}, {}]\n", tmp_path, views=3)
+    assert [config.views for config in listed.each] == [("flip", "plain"), ("flip",)]
     for count in (0, 4):
         with pytest.raises(ConfigError, match=f"views must be a number from 1 to 3, .* got {count}"):
             built(TWO, tmp_path, views=count)
@@ -144,12 +144,12 @@ def test_a_number_of_views_counts_over_networks(one: Path, two: Path, tmp_path: 
 
 def test_networks_with_seeds_draws_and_a_turned_one(tmp_path: Path) -> None:
     text = RUN.replace(", logistic", "") + "seeds: [0, 1]\ndraws: 2\n"
-    text += "networks: [{turned: true, views: [turn-1]}, {}]\n"
+    text += "networks: [{rotations: true, views: [rotate-90]}, {}]\n"
     results = done(text, tmp_path / "out")
     assert len(trainings(tmp_path / "out")) == 4
     assert [(r["seed"], r["draw"]) for r in results["repeats"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     config, file = finished_run(tmp_path / "out")
-    assert config.turned and config.views == ("turn-1",) and not config.networks and file.is_file()
+    assert config.rotations and config.views == ("rotate-90",) and not config.networks and file.is_file()
 
 
 def test_networks_of_different_widths_and_in_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_networks_of_different_widths_and_in_a_sweep(tmp_path: Path, monkeypatch
     monkeypatch.setitem(backbones.BACKBONES, "slim", lambda **options: TinyNet(**{"dimension": 24, **options}))
     file = tmp_path / "sweep.yaml"
     file.write_text(RUN.replace("[prototypes, geometric, logistic]", "[logistic]").replace("jobs: 1\n", ""))
-    file.open("a").write("over:\n  networks: [[{}, {backbone: slim, views: [plain, mirror]}]]\n")
+    file.open("a").write("over:\n  networks: [[{}, {backbone: slim, views: [plain, flip]}]]\n")
     plan, token = Plan.read(file), mark(tmp_path)
     outcomes = [work.carry_out(task, tmp_path, token) for task in plan.tasks.values()]
     assert [outcome.error for outcome in outcomes] == ["", ""]
@@ -173,7 +173,7 @@ def test_starts(tmp_path: Path) -> None:
         return [config.start for config in built(f"{more}networks: {networks}\n", tmp_path).each]
 
     assert starts("[{}, {}, {}]") == [0, 1, 2]
-    assert starts("[{}, {views: [mirror]}]") == [0, 1]  # views are not of the training
+    assert starts("[{}, {views: [flip]}]") == [0, 1]  # views are not of the training
     assert starts("[{}, {epochs: 3}, {}]") == [0, 0, 2]
     assert starts("[{}, {start: 5}]") == [0, 5]
     assert starts("[{}, {}]", "start: 4\n") == [4, 5]
@@ -227,7 +227,7 @@ def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.
         ("networks: [tiny]", "networks must be a list of settings"),
         ("networks: [{}, {seed: 3}]", "networks: 2: 'seed' is not for one network; these are: backbone, weights"),
         ("networks: [{}, {views: [plain, sideways]}]", "networks: 2: views: unknown view 'sideways'"),
-        ("networks: [{}, {views: 2}]", "networks: 2: views must be a list of names, as [plain, turn-1], got 2"),
+        ("networks: [{}, {views: 2}]", "networks: 2: views must be a list of names, as [plain, rotate-90], got 2"),
         ("networks: [{epochs: ten}, {}]", "networks: 1: epochs must be a whole number of at least 1, got 'ten'"),
         ("networks: [{}, {lr: much}]", "networks: 2: lr must be a number > 0, got 'much'"),
         ("networks: [{}, {weights: none.pth}]", "networks: 2: weights: no such file: none.pth"),
@@ -261,8 +261,8 @@ def test_settings_above_the_networks_count_for_all(tmp_path: Path) -> None:
     config = built(text + "epochs: 2\n", tmp_path)
     assert [(one.epochs, one.lr) for one in config.each] == [(3, 0.1), (4, 0.05), (2, 1)]
     assert [one.epochs for one in built(text, tmp_path, epochs=9).each] == [9, 9, 9]
-    only = built("networks: [{epochs: 3, views: [mirror]}]\n", tmp_path)
-    assert (only.epochs, only.views, only.networks) == (3, ("mirror",), ())
+    only = built("networks: [{epochs: 3, views: [flip]}]\n", tmp_path)
+    assert (only.epochs, only.views, only.networks) == (3, ("flip",), ())
     assert built("networks: []\n", tmp_path) == built("seed: 0\n", tmp_path)
     boards = [one.tensorboard for one in replace(config, tensorboard="board").each]
     assert boards == [str(Path("board") / f"network-{k}") for k in (1, 2, 3)] and only.each[0].tensorboard is None
@@ -273,14 +273,14 @@ def test_the_recipe_best_lies_under_the_file(tmp_path: Path, monkeypatch: pytest
     assert best == built("seed: 0\n", tmp_path, recipe="best") and best != replace(plain, recipe="best")
     assert best.epochs == recipes.BEST.get("epochs", plain.epochs) and best.dataset == "digits"
     assert set(recipes.BEST) <= set(best.to_dict()) and all(
-        set(n) <= set(SETTINGS) for n in recipes.BEST.get("networks", [])
+        set(n) <= set(OF_NETWORKS) for n in recipes.BEST.get("networks", [])
     )
     monkeypatch.setattr(
-        recipes, "BEST", {"epochs": 5, "turned": True, "networks": [{}, {"turned": False, "epochs": 6}]}
+        recipes, "BEST", {"epochs": 5, "rotations": True, "networks": [{}, {"rotations": False, "epochs": 6}]}
     )
-    best = built("recipe: best\nturned: false\n", tmp_path)
-    assert [(one.epochs, one.turned, one.start) for one in best.each] == [(5, False, 0), (6, False, 0)]
-    assert [one.epochs for one in built("recipe: best\nturned: false\n", tmp_path, epochs=2).each] == [2, 2]
+    best = built("recipe: best\nrotations: false\n", tmp_path)
+    assert [(one.epochs, one.rotations, one.start) for one in best.each] == [(5, False, 0), (6, False, 0)]
+    assert [one.epochs for one in built("recipe: best\nrotations: false\n", tmp_path, epochs=2).each] == [2, 2]
     assert built("recipe: best\nnetworks: []\n", tmp_path).many
     monkeypatch.setattr(recipes, "BEST_OF", {"digits": {"epochs": 8}, "cub200": {"epochs": 9}})
     assert built("recipe: best\n", tmp_path).epochs == 8 and built("seed: 0\n", tmp_path) == plain

@@ -16,7 +16,7 @@ SOURCE = Path(faverage.__file__).parent
 
 # a room imports from rooms before it, never from one after it, inside functions neither
 ROOMS = (
-    *("renamed", "errors", "registry", "code", "threads", "report", "progress", "storage"),
+    *("renamed", "deprecation", "errors", "registry", "code", "threads", "report", "progress", "storage"),
     *("afa", "fusion", "estimators", "prediction_files"),
     *("data", "vision", "fscil", "rivals", "experiment"),
     *("app", "cli", "__main__"),

@@ -125,8 +125,8 @@ def test_what_cannot_be_shared_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         ValueError, match="a batch of 32 images cannot be shared evenly by 3 processes: set batch_size to 30"
     ):
         train_base(images, labels, backbone="tiny", epochs=1, batch_size=32, device="cpu", team=Three())
-    with pytest.raises(ValueError, match="strategy must be 'ddp'"):
-        join(2, strategy="fsdp")
+    with pytest.warns(DeprecationWarning, match="'strategy' has no effect"):
+        assert type(join(strategy="ddp")) is Team
     with pytest.raises(ValueError, match="'cuda:1' is one GPU, but 2 processes"):
         join(2, device="cuda:1")
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)

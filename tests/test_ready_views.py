@@ -18,7 +18,7 @@ from faverage.experiment.sweep.shared import mark
 from faverage.fscil import CosineHead, FewShotLearner, ViewLearner
 from helpers_run import command, numbers, said, shared_cache  # noqa: F401
 
-VIEWS = ["plain", "turn-1", "turn-2"]
+VIEWS = ["plain", "rotate-90", "rotate-180"]
 BASE, NEW, D = 4, 5, 6
 RUN = "epochs: 1\nmethods: [prototypes, no-fine-tuning, geometric, log-pool, logistic, afa]\njobs: 1\n"
 
@@ -68,7 +68,7 @@ def done(out: Path, *arguments: object) -> Any:
 def turned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a turned network with three views, and the file that it wrote."""
     folder = tmp_path_factory.mktemp("turned")
-    (folder / "run.yaml").write_text(RUN + f"turned: true\nviews: [{', '.join(VIEWS)}]\n")
+    (folder / "run.yaml").write_text(RUN + f"rotations: true\nviews: [{', '.join(VIEWS)}]\n")
     done(folder / "out", "--config", folder / "run.yaml", "--save-features", folder / "new" / "features.npz")
     return folder
 
@@ -87,7 +87,7 @@ def test_a_run_from_the_file_has_the_table_of_the_run_that_wrote_it(turned: Path
     results = done(tmp_path / "out", "--config", tmp_path / "run.yaml", "--features", file)
     assert_same_table(numbers(turned / "out"), numbers(tmp_path / "out"))
     first = json.loads((turned / "out" / "results.json").read_text())
-    assert results["config"]["views"] == VIEWS and results["base"] is None and not results["config"]["turned"]
+    assert results["config"]["views"] == VIEWS and results["base"] is None and not results["config"]["rotations"]
     assert results["protocol"]["sessions"] == first["protocol"]["sessions"]
     assert results["methods"]["afa"]["explanation"]["heads"] == first["methods"]["afa"]["explanation"]["heads"]
     assert "save_features" not in first["config"] and not list(file.parent.glob(".*"))
@@ -109,9 +109,9 @@ def test_views_of_the_run_are_taken_in_its_order(turned: Path, tmp_path: Path) -
     """Two of the three views, and the second alone: the runs on images with those say the same."""
     file, images = turned / "new" / "features.npz", tmp_path / "images"
     shutil.copytree(turned / "out" / "work", images / "work")  # trained already
-    for views, more in (("turn-2, plain", ()), ("turn-1", ()), ("turn-1, plain", ("--views", 1))):
+    for views, more in (("rotate-180, plain", ()), ("rotate-90", ()), ("rotate-90, plain", ("--views", 1))):
         (tmp_path / "run.yaml").write_text(RUN.replace(", logistic, afa", "") + f"views: [{views}]\n")
-        (tmp_path / "images.yaml").write_text((tmp_path / "run.yaml").read_text() + "turned: true\n")
+        (tmp_path / "images.yaml").write_text((tmp_path / "run.yaml").read_text() + "rotations: true\n")
         if not more:
             done(images, "--config", tmp_path / "images.yaml")
         done(tmp_path / "out", "--config", tmp_path / "run.yaml", "--features", file, *more)
@@ -138,13 +138,13 @@ def test_linear_heads_of_two_views_and_numbers_too_large(tmp_path: Path, monkeyp
     rng = np.random.default_rng(1)
     biases = rng.normal(size=(BASE, 3))
     file = made(tmp_path / "f.npz", base_head_scale=None, base_head_bias=biases)
-    features = features_of_file(file, ["turn-2", "plain"])
+    features = features_of_file(file, ["rotate-180", "plain"])
     assert [head[1].tolist() for head in features.head] == biases.T[[2, 0]].astype(np.float32).tolist()
     with np.load(file) as data:
         assert np.array_equal(features.head[0][0], data["base_head_weight"][:, 2].astype(np.float32))
         assert np.array_equal(features.test[:, D:], data["test"][:, 0].astype(np.float32))
     features.memory[0, 0] = 70000
-    write_features(features, ["turn-2", "plain"], tmp_path / "g.npz")
+    write_features(features, ["rotate-180", "plain"], tmp_path / "g.npz")
     with np.load(tmp_path / "g.npz") as data:
         assert data["base_memory"].dtype == np.float32 and data["base_memory"][0, 0, 0] == 70000
         assert data["test"].dtype == np.float16 and data["base_head_bias"].shape == (BASE, 2)
@@ -156,13 +156,13 @@ def test_linear_heads_of_two_views_and_numbers_too_large(tmp_path: Path, monkeyp
 def test_which_views_a_run_has(tmp_path: Path) -> None:
     file = str(made(tmp_path / "f.npz"))
     assert built("seed: 0", tmp_path, features=file).views == tuple(VIEWS)
-    assert built("seed: 0", tmp_path, features=file, views=2).views == ("plain", "turn-1")
-    assert built(f"features: {file}\nviews: [turn-2]", tmp_path).views == ("turn-2",)
-    assert built("views: [turn-2, plain]", tmp_path, features=file, views=1).views == ("turn-2",)
+    assert built("seed: 0", tmp_path, features=file, views=2).views == ("plain", "rotate-90")
+    assert built(f"features: {file}\nviews: [rotate-180]", tmp_path).views == ("rotate-180",)
+    assert built("views: [rotate-180, plain]", tmp_path, features=file, views=1).views == ("rotate-180",)
     own = str(made(tmp_path / "g.npz", views=np.array(["left eye", "right eye", "nose"])))
     assert built("seed: 0", tmp_path, features=own).views == ("left eye", "right eye", "nose")
-    with pytest.raises(ConfigError, match=r"views: .*f\.npz has no view 'mirror'; it has: plain; turn-1; turn-2"):
-        built("views: [plain, mirror]", tmp_path, features=file)
+    with pytest.raises(ConfigError, match=r"views: .*f\.npz has no view 'flip'; it has: plain; rotate-90; rotate-180"):
+        built("views: [plain, flip]", tmp_path, features=file)
     assert built("recipe: best", tmp_path, features=file).views == tuple(VIEWS)
     for views in ("[]", "[plain, plain]"):
         with pytest.raises(ConfigError, match="views must be names of different views"):
@@ -200,8 +200,8 @@ def test_the_recipe_best_and_another_scale(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("recipe: best", "recipe 'best' fuses views, and "),
-        ("turned: true", "views and turned need images or a file of features with views, and "),
-        ("views: [plain, turn-1]", "has none: write one with --save-features, or leave them out"),
+        ("rotations: true", "views and rotations need images or a file of features with views, and "),
+        ("views: [plain, rotate-90]", "has none: write one with --save-features, or leave them out"),
         ("views: [sideways]", "views: unknown view 'sideways'"),
         ("networks: [{}, {}]", "networks need images, and --features has none"),
     ],
@@ -279,7 +279,9 @@ def test_what_cannot_be_written_is_refused_before_any_work(
 
 def test_two_networks_in_one_file(tmp_path: Path) -> None:
     """A turned network with cosine heads and a plain one with linear heads, side by side."""
-    (tmp_path / "run.yaml").write_text(RUN + "turned: true\nviews: [plain, turn-1]\nnetworks: [{}, {turned: false}]\n")
+    (tmp_path / "run.yaml").write_text(
+        RUN + "rotations: true\nviews: [plain, rotate-90]\nnetworks: [{}, {rotations: false}]\n"
+    )
     file = tmp_path / "features.npz"
     done(tmp_path / "out", "--config", tmp_path / "run.yaml", "--save-features", file)
     (tmp_path / "ready.yaml").write_text(RUN)
@@ -293,7 +295,7 @@ def test_two_networks_in_one_file(tmp_path: Path) -> None:
 def test_a_sweep_over_views_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_text(f"dataset: mini-imagenet\nfeatures: {made(tmp_path / 'f.npz')}\nmethods: [geometric]\n")
-    file.open("a").write("over:\n  views: [[plain], [turn-2, plain]]\n")
+    file.open("a").write("over:\n  views: [[plain], [rotate-180, plain]]\n")
     plan, token = Plan.read(file), mark(tmp_path)
     outcomes = [work.carry_out(task, tmp_path, token) for task in plan.tasks.values()]
     assert [outcome.error for outcome in outcomes] == ["", ""]

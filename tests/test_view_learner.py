@@ -183,15 +183,17 @@ def test_bad_input_is_refused() -> None:
 def test_a_run_with_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAVERAGE_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "views.yaml"
-    views = "views: [plain, turn-1, turn-2, 'mirror']\n"
-    file.write_text(f"epochs: 3\nturned: true\n{views}methods: [no-fine-tuning, prototypes, geometric, afa]\njobs: 1\n")
+    views = "views: [plain, rotate-90, rotate-180, 'flip']\n"
+    file.write_text(
+        f"epochs: 3\nrotations: true\n{views}methods: [no-fine-tuning, prototypes, geometric, afa]\njobs: 1\n"
+    )
     result = command("digits", "--config", file, "--out", tmp_path / "many")
     assert result.exit_code == 0, said(result)
     many = json.loads((tmp_path / "many" / "results.json").read_text())
     f1 = {name: method["sessions"][-1]["f1"] for name, method in many["methods"].items()}
     assert f1["afa"] > f1["geometric"] and f1["afa"] > f1["no-fine-tuning"]
     heads = many["methods"]["afa"]["explanation"]["heads"]
-    pairs = [name for view in ("plain", "turn-1", "turn-2", "mirror") for name in (f"{view}, base", view)]
+    pairs = [name for view in ("plain", "rotate-90", "rotate-180", "flip") for name in (f"{view}, base", view)]
     assert heads == [*pairs, "ridge"]
     with monkeypatch.context() as patch:  # the network of four views does for one
         patch.setattr("faverage.vision.engine.loop.Loop.epoch", lambda *_: pytest.fail("trained again"))
@@ -204,6 +206,6 @@ def test_a_run_with_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     file.write_text("views: [plain, sideways]\n")
     assert "unknown view 'sideways'" in said(command("digits", "--config", file))
     file.write_text("views: plain\n")
-    assert "views must be a list of names, as [plain, turn-1]" in said(command("digits", "--config", file))
+    assert "views must be a list of names, as [plain, rotate-90]" in said(command("digits", "--config", file))
     file.write_text("calibration: 2\n")
     assert "calibration must be a number from 0 to 1" in said(command("digits", "--config", file))

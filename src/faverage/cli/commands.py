@@ -5,6 +5,8 @@ A new command is a function with ``@app.command()``; whatever a person can put r
 
 from __future__ import annotations
 
+import functools
+import inspect
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +19,7 @@ from faverage import __version__
 from faverage.app.server.serve import command as serve
 from faverage.cli.console import Stages
 from faverage.cli.model import register
+from faverage.deprecation import shown
 from faverage.errors import UserError
 from faverage.prediction_files import Screen, apply_files, fuse_files, show
 from faverage.prediction_files.base import printable
@@ -27,9 +30,18 @@ __all__ = ["app"]
 class _Group(TyperGroup):
     """Turns a ``UserError`` of any command, whatever its kind, into a red message and exit code 2."""
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        first, *others = super().list_commands(ctx)
+        return [first, "run", *others]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        # its settings are declared with experiments, which take time to import: not for every command
+        return _run_command() if cmd_name == "run" else super().get_command(ctx, cmd_name)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with shown(lambda words: Console(stderr=True).print(Text(f"Warning: {printable(words)}"), soft_wrap=True)):
+                return super().invoke(ctx)
         except UserError as error:
             first, *rest = str(error).split("\n")
             console = Console(stderr=True)
@@ -132,41 +144,14 @@ def fuse(
     show(result, console)
 
 
-@app.command()
 def run(
     dataset: Annotated[str | None, typer.Argument(help="A benchmark.", show_default="digits")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results.", show_default="runs/DATASET")] = None,
-    methods: Annotated[
-        str | None, typer.Option(help="Names, with commas between; all: every one.", show_default="the fusers")
-    ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
-    data: Annotated[str | None, typer.Option(help="Folder of the data.", show_default="$FAVERAGE_DATA")] = None,
-    features: Annotated[str | None, typer.Option(help="Ready features (.npz) instead of images.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", show_default="0")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.", show_default="auto")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of the base session.")] = None,
-    shots: Annotated[int | None, typer.Option(help="Examples of each new class.", show_default="5")] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(help="shared; best: views, networks; paper: rivals' own.", show_default="shared"),
-    ] = None,
-    views: Annotated[
-        int | None, typer.Option(help="How many of the settings' views to fuse; 1 is fast.", show_default="all")
-    ] = None,
-    seeds: Annotated[str | None, typer.Option(help="Several seeds, with commas between: a run each.")] = None,
-    draws: Annotated[int | None, typer.Option(help="How often to draw the few shots.", show_default="1")] = None,
-    weights: Annotated[str | None, typer.Option(help="A checkpoint for the backbone to start from.")] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(help="Processes that share training, on a GPU each or on the CPU.", show_default="1"),
-    ] = None,
-    nodes: Annotated[int | None, typer.Option(help="Machines that share training.", show_default="1")] = None,
-    strategy: Annotated[str | None, typer.Option(help="How they share it.", show_default="ddp")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Methods at a time.", show_default="all cores")] = None,
-    tensorboard: Annotated[str | None, typer.Option(help="Folder for TensorBoard.")] = None,
     save_features: Annotated[
         Path | None, typer.Option(help="File (.npz) for features of shots and tests, to give to --features.")
     ] = None,
+    **given: Any,
 ) -> None:
     """Train on base classes, learn the sessions, compare the methods: the paper's experiment on one data set.
 
@@ -180,10 +165,6 @@ def run(
     from faverage.experiment.tables import markdown
     from faverage.experiment.trouble import explain
 
-    given = {"methods": methods, "data": data, "features": features, "seed": seed, "device": device, "epochs": epochs}
-    given |= {"shots": shots, "weights": weights, "jobs": jobs, "tensorboard": tensorboard}
-    given |= {"recipe": recipe, "seeds": seeds, "draws": draws}
-    given |= {"views": views, "devices": devices, "nodes": nodes, "strategy": strategy}
     settings = RunConfig.build(dataset, config, given)
     folder = out or Path("runs") / settings.dataset
     screen = Stages(Console(stderr=True))
@@ -208,6 +189,38 @@ def run(
     more = f", and {save_features}" if save_features is not None else ""
     wrote = f"Wrote {folder}/results.json, table.md, table.tex, table.csv, report.html{more}"
     Console().print(Text(wrote), soft_wrap=True)
+
+
+@functools.cache
+def _run_command() -> Any:
+    """Return the command ``run`` with an option for each setting that is declared to have one."""
+    from faverage.experiment.config import SETTINGS
+    from faverage.experiment.given import DROPPED
+
+    *own, _ = inspect.signature(run, eval_str=True).parameters.values()
+    for name, one in SETTINGS.items():
+        if one.option:
+            words = one.option if isinstance(one.option, str) else f"{one.help[:1].upper()}{one.help[1:]}."
+            usual = one.shown or (False if one.default is None else str(one.default))
+            kind: Any = (int if one.kind is int else one.typed) | None
+            option = typer.Option(help=words, show_default=usual)
+            own.append(
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+                )
+            )
+
+    for name in DROPPED:
+        added = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        own.append(added.replace(annotation=Annotated[str | None, typer.Option(hidden=True)]))
+
+    def command(**given: Any) -> None:
+        run(**given)
+
+    command.__doc__, command.__signature__ = run.__doc__, inspect.Signature(own)  # type: ignore[attr-defined]
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    alone.command("run")(command)
+    return typer.main.get_command(alone)
 
 
 @app.command()

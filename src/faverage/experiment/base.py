@@ -140,9 +140,9 @@ def train_on(
         progress=checkpoint is not None,
         tensorboard=config.tensorboard,
         team=team,
-        turned=config.turned,
+        rotations=config.rotations,
         mix=config.mix,
         smoothing=config.smoothing,
-        head="cosine" if config.turned else "linear",
+        head="cosine" if config.rotations else "linear",
     )
     return train() if checkpoint is None else trained(train, checkpoint, team or Team())

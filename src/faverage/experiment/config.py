@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from faverage.data import benchmark_names
-from faverage.experiment.given import methods_of, read_yaml, scaled, seeds_of, views_of
-from faverage.experiment.networks import check_networks, each_network, networks_of, settled
+from faverage.experiment.given import Layers, check_names, methods_of, of_today, read_yaml, scaled, seeds_of, views_of
 from faverage.experiment.ready import check_chosen, file_views
-from faverage.experiment.recipes import USUAL, recipe_of
-from faverage.experiment.settings import FLOATS, ConfigError, as_float, check_settings
+from faverage.experiment.recipes import recipe_of
+from faverage.experiment.settings import ConfigError, Setting, as_float, check_settings, declared, setting
 from faverage.fscil.fusers import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
 from faverage.rivals import RIVALS
 
-__all__ = ["AFTER_BASE", "DEFAULT_METHODS", "ConfigError", "RunConfig", "all_methods", "read_yaml"]
+__all__ = ["AFTER_BASE", "DEFAULT_METHODS", "SETTINGS", "ConfigError", "RunConfig", "all_methods", "read_yaml"]
 
 DEFAULT_METHODS = (
     "no-fine-tuning",
@@ -37,7 +36,7 @@ DEFAULT_METHODS = (
 )
 RIVAL_METHODS = RIVALS  # those registered from outside, too
 
-AFTER_BASE = ("views", "networks", "stand_ins", "temperature", "threshold", "spread", "calibration", "balance")
+_MOST_SEED = 2**32 - 1
 
 
 def all_methods() -> list[str]:
@@ -47,99 +46,168 @@ def all_methods() -> list[str]:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that a run depends on.
+    """Everything that a run depends on, each setting with its default."""
 
-    Attributes:
-        dataset: a benchmark's name.
-        data: folder of the data; by default the variable FAVERAGE_DATA.
-        features: a ``.npz`` of ready features, of one view or several; the base session is then not trained.
-        methods: what to compare.
-        recipe: how to train: ``shared`` gives all methods the same backbone, crops and epochs of the base session;
-            ``paper`` gives each rival those of its own paper; ``best`` is ``shared``, with ``recipes.BEST`` under
-            what is given.
-        seed: of everything that is drawn.
-        seeds: several seeds, for a run each; the first is ``seed``.
-        draws: how often the shots are drawn; the first draw is the usual one.
-        device: ``auto``, ``cpu``, ``cuda``.
-        shots: examples of each new class.
-        backbone: a name of ``faverage.vision``.
-        weights: a checkpoint to start the backbone from.
-        epochs: of the base session.
-        rival_epochs: of the base session of rivals with the recipe ``paper``; None: each paper's.
-        batch_size: images a step, of all processes together.
-        lr: learning rate; where ``batch_size`` is given and this is not, the data set's, scaled as the batch size is.
-        schedule: ``cosine`` or ``paper``.
-        weight_decay: of the base session.
-        flip: whether training images are mirrored at random.
-        crop: side of the training crops in pixels; None: as ``faverage.vision.transforms_for`` has it.
-        jitter: how much brightness, contrast and saturation of training images change, see ``faverage.vision.Augment``.
-        turned: train on classes and quarter turns together, with a cosine head.
-        mix: share of training images that carry a part of another one, with both labels (CutMix).
-        smoothing: of the labels.
-        start: which of several networks of one seed this is: other first weights, order and augmentation, the same
-            held-out images.
-        views: ways to look at each image, see ``faverage.vision.View``; each gives members to fuse. A number takes that
-            many of them, from the first, counted over all networks. By default a file of features gives all of its.
-        networks: settings of each network, laid over those of the run, see ``networks.SETTINGS``; none: the run's own.
-        hold_out: images of each base class kept for rehearsal.
-        stand_ins: examples that stand in for each new class in rehearsal.
-        spread: how wide they lie around their prototype, in units of base classes.
-        calibration: share in which new prototypes are drawn towards similar base classes.
-        balance: how much stand-ins count against base images: the trade between new and base classes.
-        temperature: of the prototype heads; None learns it.
-        threshold: of the padding.
-        devices: processes on each machine that share base training and extraction, a GPU each, or all on its CPU.
-        nodes: machines that share them.
-        strategy: how they share them; ``ddp``.
-        jobs: methods at a time; by default as many as there are cores.
-        tensorboard: folder for TensorBoard, or None.
-    """
-
-    dataset: str = "digits"
-    data: str | None = None
-    features: str | None = None
-    methods: tuple[str, ...] = DEFAULT_METHODS
-    recipe: Literal["shared", "paper", "best"] = "shared"
-    seed: int = 0
-    seeds: tuple[int, ...] | None = field(default=None, metadata={"neutral": True})
-    draws: int = field(default=1, metadata={"neutral": True})
-    device: str = "auto"
-    shots: int = 5
-    backbone: str = "resnet18_small"
-    weights: str | None = None
-    epochs: int = USUAL["epochs"]
-    rival_epochs: int | None = None
-    batch_size: int = USUAL["batch_size"]
-    lr: float = USUAL["lr"]
-    schedule: Literal["cosine", "paper"] = "cosine"
-    weight_decay: float = 5e-4
-    flip: bool = True
-    crop: int | None = None
-    jitter: float = 0.2
-    turned: bool = False
-    mix: float = 0.0
-    smoothing: float = 0.0
-    start: int = 0
-    views: tuple[str, ...] = ("plain",)
-    networks: tuple[dict[str, Any], ...] = ()
-    hold_out: int = 20
-    stand_ins: int = 50
-    spread: float = 1.0
-    calibration: float = 0.0
-    balance: float = 1.0
-    temperature: float | None = None
-    threshold: float = 0.5
-    devices: int = field(default=1, metadata={"neutral": True})
-    nodes: int = field(default=1, metadata={"neutral": True})
-    strategy: str = field(default="ddp", metadata={"neutral": True})
-    jobs: int = field(default_factory=lambda: os.cpu_count() or 1, metadata={"neutral": True})
-    tensorboard: str | None = field(default=None, metadata={"neutral": True})
+    dataset: str = setting("digits", "a benchmark's name", varies=False)
+    data: str | None = setting(None, "folder of the data", path=True, varies=False, option=True, shown="$FAVERAGE_DATA")
+    features: str | None = setting(
+        None, "ready features (.npz), of one view or several, instead of images", path=True, varies=False, option=True
+    )
+    methods: tuple[str, ...] = setting(
+        DEFAULT_METHODS,
+        "what to compare: names with commas between, or all",
+        stage="none",
+        varies=False,
+        option=True,
+        shown="the fusers",
+    )
+    recipe: Literal["shared", "paper", "best"] = setting(
+        "shared",
+        "how to train: shared, all methods with the same backbone, crops and epochs of the base session; paper, each "
+        "rival with those of its own paper; best, as shared, with recipes.BEST under what is given",
+        stage="rivals",
+        option="shared; best: views, networks; paper: rivals' own.",
+    )
+    seed: int = setting(0, "seed of everything random", at_least=0, at_most=_MOST_SEED, varies=False, option=True)
+    seeds: tuple[int, ...] | None = setting(
+        None, "several seeds, with commas between: a run each", stage="none", varies=False, option=True
+    )
+    draws: int = setting(
+        1,
+        "how often to draw the few shots; the first draw is the usual one",
+        at_least=1,
+        stage="none",
+        varies=False,
+        option=True,
+    )
+    device: str = setting("auto", "where to compute: cpu, cuda or auto", varies=False, option=True)
+    shots: int = setting(5, "examples of each new class", at_least=1, option=True)
+    backbone: str = setting("resnet18_small", "a name of faverage.vision", of="network")
+    weights: str | None = setting(
+        None, "a checkpoint for the backbone to start from", path=True, of="network", option=True
+    )
+    epochs: int = setting(
+        57, "epochs of the base session", at_least=1, of="network", option=True, shown="the data set's"
+    )
+    rival_epochs: int | None = setting(
+        None,
+        "epochs of the base session of rivals with the recipe paper",
+        at_least=1,
+        stage="rivals",
+        shown="each paper's",
+    )
+    batch_size: int = setting(128, "images a step, of all processes together", at_least=2, of="network")
+    lr: float = setting(
+        0.1,
+        "learning rate; where batch_size is given and this is not, the data set's, scaled as the batch size is",
+        above=0,
+        of="network",
+    )
+    schedule: Literal["cosine", "paper"] = setting("cosine", "of the learning rate", of="network")
+    weight_decay: float = setting(5e-4, "of the base session", at_least=0, of="network")
+    flip: bool = setting(True, "whether training images are flipped left and right at random", of="network")
+    crop: int | None = setting(
+        None,
+        "side of the training crops in pixels",
+        at_least=8,
+        at_most=1024,
+        unit=" pixels",
+        of="network",
+        shown="as faverage.vision.transforms_for has it",
+    )
+    jitter: float = setting(
+        0.2,
+        "how much brightness, contrast and saturation of training images change, see faverage.vision.Augment",
+        at_least=0,
+        below=1,
+        of="network",
+    )
+    rotations: bool = setting(
+        False, "train on classes and rotations together, with a cosine head", of="network", rivals=False
+    )
+    mix: float = setting(
+        0.0,
+        "share of training images that carry a part of another one, with both labels (CutMix)",
+        at_least=0,
+        at_most=1,
+        of="network",
+        rivals=False,
+    )
+    smoothing: float = setting(0.0, "of the labels", at_least=0, below=1, of="network", rivals=False)
+    start: int = setting(
+        0,
+        "which of several networks of one seed this is: other first weights, order and augmentation, the same held-out "
+        "images",
+        at_least=0,
+        at_most=_MOST_SEED,
+        of="network",
+        rivals=False,
+    )
+    views: tuple[str, ...] = setting(
+        ("plain",),
+        "ways to look at each image, see faverage.vision.View; each gives members to fuse. A number takes that many of "
+        "them, from the first, counted over all networks. By default a file of features gives all of its",
+        stage="views",
+        of="network",
+        rivals=False,
+        option="How many of the settings' views to fuse; 1 is fast.",
+        typed=int,
+        shown="all",
+    )
+    networks: tuple[dict[str, Any], ...] = setting(
+        (), "settings of each network, laid over those of the run; none: the run's own", stage="views", rivals=False
+    )
+    hold_out: int = setting(20, "images of each base class kept for rehearsal", at_least=1)
+    stand_ins: int = setting(
+        50, "examples that stand in for each new class in rehearsal", at_least=1, stage="after", rivals=False
+    )
+    spread: float = setting(
+        1.0,
+        "how wide they lie around their prototype, in units of base classes",
+        above=0,
+        stage="after",
+        rivals=False,
+    )
+    calibration: float = setting(
+        0.0,
+        "share in which new prototypes are drawn towards similar base classes",
+        at_least=0,
+        at_most=1,
+        stage="after",
+        rivals=False,
+    )
+    balance: float = setting(
+        1.0,
+        "how much stand-ins count against base images: the trade between new and base classes",
+        above=0,
+        stage="after",
+        rivals=False,
+    )
+    temperature: float | None = setting(
+        None, "of the prototype heads; None learns it", above=0, stage="after", rivals=False
+    )
+    threshold: float = setting(0.5, "of the padding", above=0, stage="after", rivals=False)
+    devices: int = setting(
+        1,
+        "processes on each machine that share base training and extraction, on a GPU each or all on its CPU",
+        at_least=1,
+        stage="none",
+        varies=False,
+        option=True,
+    )
+    nodes: int = setting(1, "machines that share training", at_least=1, stage="none", varies=False, option=True)
+    jobs: int = setting(
+        os.cpu_count() or 1, "methods at a time", at_least=1, stage="none", varies=False, option=True, shown="all cores"
+    )
+    tensorboard: str | None = setting(
+        None, "folder for TensorBoard", path=True, stage="none", varies=False, option=True
+    )
 
     @classmethod
     def build(cls, dataset: str | None, file: Path | None, given: dict[str, Any]) -> RunConfig:
         """Lay the data set's recipe, a YAML file and given settings (None: not given) over the defaults."""
         settings = read_yaml(file) if file is not None else {}
-        given = {name: value for name, value in given.items() if value is not None}
+        given = of_today({name: value for name, value in given.items() if value is not None})
         name = dataset or settings.get("dataset", "digits")
         if name not in benchmark_names():
             raise ConfigError(f"unknown dataset '{name}'; known are: {', '.join(benchmark_names())}")
@@ -147,10 +215,9 @@ class RunConfig:
         usual = recipe_of(name, explicit.get("recipe"), ready=explicit.get("features") is not None)
         layers = [usual, settings, given]
         merged = {**usual, **explicit, "dataset": name}
-        known = {f.name for f in fields(cls)}
         for key in merged:
-            if key not in known:
-                raise ConfigError(f"unknown setting '{key}' in {file}; known are: {', '.join(sorted(known))}")
+            if key not in SETTINGS:
+                raise ConfigError(f"unknown setting '{key}' in {file}; known are: {', '.join(sorted(SETTINGS))}")
         if "batch_size" in explicit and "lr" not in explicit:
             lr = merged.get("lr", cls.lr)
             merged["lr"] = scaled(lr, usual.get("batch_size", cls.batch_size), explicit["batch_size"])
@@ -163,13 +230,12 @@ class RunConfig:
             merged["seed"] = merged["seeds"][0]
         if merged.get("recipe") == "paper":
             merged.setdefault("rival_epochs", explicit.get("epochs"))
-        for name in FLOATS & merged.keys():
-            merged[name] = as_float(merged[name])
+        merged = {name: as_float(value) if SETTINGS[name].kind is float else value for name, value in merged.items()}
         batch = (merged.get("lr", cls.lr), merged.get("batch_size", cls.batch_size))
-        merged["networks"] = networks_of(layers, *batch)
+        merged["networks"] = _networks_of(layers, *batch)
         config = replace(cls(), **merged)
         config.check()
-        config = settled(config, count)
+        config = _settled(config, count)
         if there is not None:
             check_chosen(Path(str(ready)), config.views, there)
         elif config.recipe == "best" and ready is not None:
@@ -186,10 +252,12 @@ class RunConfig:
         rivals = [method for method in self.methods if method in RIVAL_METHODS]
         if rivals and self.features is not None:
             raise ConfigError(f"'{rivals[0]}' trains its own network on images, and --features has none: leave one out")
-        if self.recipe not in ("shared", "paper", "best"):
-            raise ConfigError(f"recipe must be 'shared', 'paper' or 'best', got {self.recipe!r}")
-        check_settings(self)
-        check_networks(self)
+        check_settings(self, SETTINGS)
+        for number, one in enumerate(self.each if self.networks else (), 1):
+            try:
+                check_settings(one, SETTINGS)
+            except ConfigError as error:
+                raise ConfigError(f"networks: {number}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
@@ -199,7 +267,13 @@ class RunConfig:
     @property
     def each(self) -> tuple[RunConfig, ...]:
         """The settings of each network, as of a run with that one alone."""
-        return each_network(self)
+        if not self.networks:
+            return (self,)
+        boards: list[str | None] = [None] * len(self.networks)
+        if self.tensorboard is not None:
+            boards = [str(Path(self.tensorboard) / f"network-{k}") for k in range(1, len(boards) + 1)]
+        pairs = zip(self.networks, boards, strict=True)
+        return tuple(replace(_alone(self, network), tensorboard=board) for network, board in pairs)
 
     @property
     def view_names(self) -> list[str]:
@@ -211,7 +285,7 @@ class RunConfig:
     @property
     def many(self) -> bool:
         """Whether the learner is one of views: there are several, or one whose head is a cosine."""
-        return bool(self.networks) or self.turned or self.views != ("plain",)
+        return bool(self.networks) or self.rotations or self.views != ("plain",)
 
     @property
     def training_seed(self) -> int:
@@ -230,9 +304,105 @@ class RunConfig:
 
         The recipe of rivals is left out, too: base training and features are the same with either.
         """
-        neutral = {f.name for f in fields(self) if f.metadata.get("neutral")}
-        return {k: v for k, v in self.to_dict().items() if k not in neutral | {"methods", "recipe", "rival_epochs"}}
+        return {k: v for k, v in self.to_dict().items() if SETTINGS[k].stage in ("base", "views", "after")}
 
     def base_key(self) -> dict[str, Any]:
         """Return what base training depends on: ``key`` without what counts after it."""
-        return {k: v for k, v in self.key().items() if k not in AFTER_BASE}
+        return {k: v for k, v in self.to_dict().items() if SETTINGS[k].stage == "base"}
+
+
+SETTINGS = declared(RunConfig)
+"""Every setting by name, with what is declared about it."""
+
+AFTER_BASE = tuple(name for name, one in SETTINGS.items() if one.stage in ("views", "after"))
+OF_NETWORKS = tuple(name for name, one in SETTINGS.items() if one.of == "network")
+
+
+def _described(one: Setting) -> str:
+    default = one.shown or ("" if one.default in (None, ()) else str(one.default))
+    return f"        {one.name}: {one.help}{f'; {default} by default' if default else ''}."
+
+
+RunConfig.__doc__ = "\n".join([f"{RunConfig.__doc__}\n\n    Attributes:", *map(_described, SETTINGS.values())])
+
+
+def _networks_of(layers: Layers, lr: Any, batch_size: Any) -> tuple[dict[str, Any], ...]:
+    """Return the settings of each network; none where no layer has networks.
+
+    What a layer above that of the networks says, such as the command line above a file, counts for all of them. A
+    number of views does not: it says how many of their views to take.
+
+    Args:
+        layers: settings, each laid over those before.
+        lr: of the run; a network that has a batch size of its own and no learning rate scales it.
+        batch_size: of the run.
+    """
+    place = max((i for i, layer in enumerate(layers) if "networks" in layer), default=-1)
+    given = layers[place]["networks"] if place >= 0 else ()
+    if not isinstance(given, list | tuple) or not all(isinstance(network, dict) for network in given):
+        raise ConfigError(f"networks must be a list of settings, as [{{}}, {{start: 1}}], got {given!r}")
+    above = {key: value for layer in layers[place + 1 :] for key, value in layer.items()}
+    if isinstance(above.get("views"), int):
+        del above["views"]
+    found = []
+    for number, network in enumerate(given, 1):
+        for key in network:
+            if key not in OF_NETWORKS:
+                raise ConfigError(
+                    f"networks: {number}: '{key}' is not for one network; these are: {', '.join(OF_NETWORKS)}"
+                )
+        own = {key: as_float(v) if SETTINGS[key].kind is float else v for key, v in network.items() if key not in above}
+        try:
+            check_names(own.get("views", ()))
+        except ConfigError as error:
+            raise ConfigError(f"networks: {number}: {error}") from None
+        if "batch_size" in own and "lr" not in own:
+            own["lr"] = scaled(lr, batch_size, own["batch_size"])
+        found.append(own)
+    return tuple(found)
+
+
+def _settled(config: RunConfig, count: int | None) -> RunConfig:
+    """Return checked settings as the run has them.
+
+    Networks that would be trained alike, and have no ``start`` of their own, start by their places. Of all views the
+    first ``count`` are taken, and networks that have none of them are left out. A network that is alone then is the
+    run's own.
+    """
+    ones = config.each
+    networks = _started(config, ones)
+    views = [list(one.views) for one in ones]
+    if count is not None:
+        total = sum(map(len, views))
+        if not 1 <= count <= total:
+            raise ConfigError(f"views must be a number from 1 to {total}, the views of the settings, got {count}")
+        ends = [sum(map(len, views[:k])) for k in range(len(views))]
+        views = [names[: count - end] for names, end in zip(views, ends, strict=True) if end < count]
+    if not networks:
+        return replace(config, views=tuple(views[0]))
+    pairs = list(zip(networks, views, strict=False))
+    if len(pairs) == 1:
+        return _alone(config, {**pairs[0][0], "views": pairs[0][1]})
+    usual = list(config.views)
+    own = [net if names == net.get("views", usual) else {**net, "views": names} for net, names in pairs]
+    return replace(config, networks=tuple(own))
+
+
+def _started(config: RunConfig, ones: tuple[RunConfig, ...]) -> list[dict[str, Any]]:
+    keys = [one.base_key() for one in ones]
+    free = [keys[k] for k, network in enumerate(config.networks) if "start" not in network]
+    networks = []
+    for k, network in enumerate(config.networks):
+        alike = "start" not in network and free.count(keys[k]) > 1
+        networks.append({**network, "start": config.start + k} if alike else network)
+        keys[k] = {**keys[k], "start": networks[k].get("start", config.start)}
+        if keys[k] in keys[:k]:
+            first = keys.index(keys[k]) + 1
+            raise ConfigError(f"networks: {k + 1}: it is network {first} once more: give it another start")
+    return networks
+
+
+def _alone(config: RunConfig, network: dict[str, Any]) -> RunConfig:
+    """Return the settings of a run with this network alone."""
+    views = network.get("views", config.views)
+    return replace(config, **{**network, "views": tuple(views), "networks": ()})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from faverage.experiment.config import ConfigError, RunConfig
+from faverage.experiment.given import DROPPED, of_today
 from faverage.experiment.run import digest
 from faverage.storage import read_json
 
@@ -23,7 +24,8 @@ def finished_run(out: Path) -> tuple[RunConfig, Path]:
     file = out / "results.json"
     try:
         results = read_json(file)
-        given: dict[str, Any] = {"dataset": results["config"]["dataset"], **results["config"]}  # never the default
+        given = of_today({name: v for name, v in results["config"].items() if name not in DROPPED})
+        given["dataset"] = results["config"]["dataset"]  # never the default
         versions = results["versions"]
         known = {f.name for f in fields(RunConfig)}
         plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}

@@ -42,7 +42,7 @@ def run_method(method: str, features: Features, config: RunConfig) -> dict[str, 
 def learner_of(method: str, config: RunConfig, widths: Sequence[int] | None = None) -> FewShotLearner | ViewLearner:
     """Return the learner of a fuser in a run, before it learned anything; ``widths`` are the columns of each view."""
     names = ("spread", "balance", "calibration", "temperature", "seed")
-    options: dict[str, Any] = {"draws": config.stand_ins, **{name: getattr(config, name) for name in names}}
+    options: dict[str, Any] = {"stand_ins": config.stand_ins, **{name: getattr(config, name) for name in names}}
     if config.many or widths is not None:
         return ViewLearner(config.view_names, fuser=method, widths=widths, **options)
     return FewShotLearner(fuser=method, threshold=config.threshold, **options)

@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from faverage.deprecation import renamed, without_effect
 from faverage.experiment.settings import ConfigError
+from faverage.vision.views import view_of_today
 
-__all__ = ["Layers", "check_names", "methods_of", "read_yaml", "scaled", "seeds_of", "views_of"]
+__all__ = ["Layers", "check_names", "methods_of", "of_today", "read_yaml", "scaled", "seeds_of", "views_of"]
 
 _MOST_BYTES, _MOST_VALUES, _MOST_BITS = 1 << 20, 10_000, 512  # of a file of settings, in one, and of a whole number
+
+DROPPED = ("strategy",)  # settings of the version before that have no effect
+_RENAMED = {"turned": "rotations"}
 
 Layers = Sequence[dict[str, Any]]  # settings by name, each laid over those before
 
@@ -53,7 +58,7 @@ def views_of(layers: Layers, usual: Sequence[str]) -> tuple[tuple[str, ...], int
 def check_names(views: Any) -> None:
     """Raise ConfigError unless these are names of views, known or not."""
     if not isinstance(views, list | tuple) or not all(isinstance(name, str) for name in views):
-        raise ConfigError(f"views must be a list of names, as [plain, turn-1], got {views!r}")
+        raise ConfigError(f"views must be a list of names, as [plain, rotate-90], got {views!r}")
 
 
 def seeds_of(given: Any) -> tuple[int, ...] | None:
@@ -114,4 +119,42 @@ def read_yaml(file: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         found = "nothing" if settings is None else f"a {type(settings).__name__}"
         raise ConfigError(f"{file} must hold settings as 'name: value' lines, found {found}")
-    return settings
+    return of_today(settings)
+
+
+def of_today(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings, those of networks and the options of a sweep too, in the words of today.
+
+    A warning tells of each old word, and of what has no effect.
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in DROPPED:
+            without_effect(name)
+            continue
+        if name in _RENAMED:
+            renamed(name, _RENAMED[name])
+            if _RENAMED[name] in settings:
+                raise ConfigError(f"'{name}' is the old name of '{_RENAMED[name]}', and both are given: leave one out")
+        found[_RENAMED.get(name, name)] = _value_of_today(name, value)
+    return found
+
+
+def _value_of_today(name: str, value: Any) -> Any:
+    if name == "views":
+        return _words_of_today(value)
+    if name == "networks" and isinstance(value, list | tuple):
+        return [of_today(one) if isinstance(one, dict) else one for one in value]
+    if name == "over" and isinstance(value, dict):
+        old = {key: [_value_of_today(key, one) for one in v] if isinstance(v, list) else v for key, v in value.items()}
+        for key in _RENAMED.keys() & old.keys():
+            renamed(key, _RENAMED[key])
+        return {_RENAMED.get(key, key): one for key, one in old.items()}
+    return value
+
+
+def _words_of_today(views: Any) -> Any:
+    """Return names of views; what is none stays as it is."""
+    if isinstance(views, list | tuple):
+        return [_words_of_today(view) for view in views]
+    return view_of_today(views) if isinstance(views, str) else views

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from faverage.experiment.settings import ConfigError
 from faverage.fscil import CosineHead
 from faverage.storage import replacing
+from faverage.vision.views import view_of_today
 
 if TYPE_CHECKING:
     from faverage.experiment.features import Features
@@ -171,7 +172,7 @@ def _names(path: Path, array: Array) -> tuple[str, ...]:
     plain = all(name == name.encode(errors="replace").decode() for name in names)
     if not names or len(set(names)) < len(names) or not plain:
         raise ConfigError(f"{path}: 'views' must be different names as text (V,), got {array.dtype} {array.shape}")
-    return tuple(names)
+    return tuple(map(view_of_today, names))
 
 
 def _check_shapes(path: Path, data: dict[str, Array], views: Sequence[str] | None) -> None:

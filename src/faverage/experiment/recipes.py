@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BEST", "BEST_OF", "RECIPES", "USUAL", "recipe_of"]
+__all__ = ["BEST", "BEST_OF", "RECIPES", "recipe_of"]
 
-USUAL: dict[str, Any] = {"epochs": 57, "batch_size": 128, "lr": 0.1}
-
-# settings of the base session, where a data set wants others than the usual ones
+# settings of the base session, where a data set wants others than the defaults
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {"backbone": "tiny", "epochs": 20, "batch_size": 64, "lr": 0.05, "flip": False},
     "mini-imagenet": {"crop": 64, "epochs": 100},
@@ -18,10 +16,10 @@ RECIPES: dict[str, dict[str, Any]] = {
     "fgvc-aircraft": {"backbone": "resnet18_large", "lr": 0.01},
 }
 
-# laid over them by ``--recipe best``: two networks that learn classes and turns, the second from mixed images
+# laid over them by ``--recipe best``: two networks that learn classes and rotations, the second from mixed images
 BEST: dict[str, Any] = {
-    "turned": True,
-    "views": ["both", "both, turn-1", "both, turn-2", "both, turn-3"],
+    "rotations": True,
+    "views": ["both", "both, rotate-90", "both, rotate-180", "both, rotate-270"],
     "batch_size": 64,
     "networks": [{}, {"mix": 0.5}],
     "calibration": 0.1,

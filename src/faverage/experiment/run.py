@@ -167,7 +167,7 @@ def _team(config: RunConfig) -> Team:
     from faverage.vision import join
 
     try:
-        return join(config.devices, config.nodes, strategy=config.strategy, device=config.device)
+        return join(config.devices, config.nodes, device=config.device)
     except (ImportError, ValueError) as error:
         raise ConfigError(f"devices: {error}") from None
 

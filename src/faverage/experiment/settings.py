@@ -1,38 +1,131 @@
-"""Whether the settings of a run can be: each check names the setting, what was expected and what was found."""
+"""What a setting is, declared once beside its default, and whether the settings of a run can be.
+
+Each check names the setting, what was expected and what was found.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from faverage.errors import ConfigError
 
 if TYPE_CHECKING:
     from faverage.experiment.config import RunConfig
 
-__all__ = ["FLOATS", "ConfigError", "as_float", "check_settings"]
+__all__ = ["ConfigError", "Setting", "as_float", "check_settings", "declared", "setting"]
 
-_SHARES = {"calibration": True, "mix": True, "smoothing": False, "jitter": False}  # whether 1 itself can be
-FLOATS = frozenset({"lr", "threshold", "weight_decay", "temperature", "spread", "balance", *_SHARES})
-_WHOLE = {
-    "epochs": 1,
-    "batch_size": 2,
-    "shots": 1,
-    "hold_out": 1,
-    "draws": 1,
-    "stand_ins": 1,
-    "jobs": 1,
-    "devices": 1,
-    "nodes": 1,
-    "rival_epochs": 1,
-    "seed": 0,
-    "start": 0,
-    "crop": 8,
-}
-_MOST = {"seed": 2**32 - 1, "start": 2**32 - 1, "crop": 1024}
-_OPTIONAL = {"crop", "rival_epochs", "temperature", "data", "features", "weights", "tensorboard"}
+Stage = Literal["base", "views", "after", "rivals", "none"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a run. Its name, default and type are those of the field that it is declared for.
+
+    Attributes:
+        default: its value where nobody gives one.
+        help: what it means, for documentation and the command line.
+        at_least: the least number.
+        at_most: the greatest.
+        above: every number is greater.
+        below: every number is less.
+        unit: of the number, in messages.
+        path: whether it names a file or folder.
+        stage: what reads it first: ``base`` training; ``views``, which is extraction; what comes ``after`` it;
+            ``rivals`` alone; or ``none``, where no number of a repeat depends on it.
+        of: ``network`` where each network may have its own, and ``run`` otherwise.
+        rivals: whether rivals read it, which train networks of their own.
+        varies: whether a sweep may vary it.
+        option: help of its option on the command line; True: the same; False: there is no option.
+        typed: type of the option.
+        shown: what is said to be the default, where that is not its value.
+        name: of the field.
+        kind: type of its values, apart from None; a tuple has the values themselves.
+        optional: whether it may be None.
+    """
+
+    default: Any
+    help: str
+    at_least: float | None = None
+    at_most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    unit: str = ""
+    path: bool = False
+    stage: Stage = "base"
+    of: Literal["run", "network"] = "run"
+    rivals: bool = True
+    varies: bool = True
+    option: str | bool = False
+    typed: type = str
+    shown: str | None = None
+    name: str = ""
+    kind: Any = None
+    optional: bool = False
+
+    def check(self, value: Any) -> None:
+        """Raise ConfigError for a value that cannot be; what is no number, choice or path is checked elsewhere."""
+        if value is None and self.optional:
+            return
+        expected = ""
+        if self.kind is int:
+            expected = self._whole(value)
+        elif self.kind is float:
+            expected = self._number(value)
+        elif self.kind is bool and not isinstance(value, bool):
+            expected = "true or false"
+        elif isinstance(self.kind, tuple) and value not in self.kind:
+            *first, last = map(repr, self.kind)
+            expected = f"{', '.join(first)} or {last}"
+        elif self.path and not (isinstance(value, str) and value and _is_plain(value)):
+            expected = "a path"
+        if expected:
+            large = isinstance(value, int) and value.bit_length() > 512
+            found = f"a number of {value.bit_length()} bits" if large else repr(value)
+            raise ConfigError(f"{self.name} must be {expected}, got {found}")
+
+    def _whole(self, value: Any) -> str:
+        """Return what was expected; nothing where the value is that."""
+        assert self.at_least is not None
+        most = 2**31 - 1 if self.at_most is None else self.at_most
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if whole and self.at_least <= value <= most:
+            return ""
+        upper = f" and at most {most}" if self.at_most is not None or (whole and value > most) else ""
+        return f"a whole number of at least {self.at_least}{upper}{self.unit}"
+
+    def _number(self, value: Any) -> str:
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if self.above is not None and not (number and value > self.above):
+            return f"a number > {self.above}"
+        if self.at_least is not None and not (number and value >= self.at_least):
+            return f"a number >= {self.at_least}"
+        if self.at_most is not None and value > self.at_most:
+            return f"a number from {self.at_least} to {self.at_most}"
+        if self.below is not None and value >= self.below:
+            return f"a number from {self.at_least} to below {self.below}"
+        return ""
+
+
+def setting(default: Any, help: str, **declared: Any) -> Any:
+    """Return a field of a dataclass with what is declared about it, see ``Setting``."""
+    return field(default=default, metadata={"setting": Setting(default, help, **declared)})
+
+
+def declared(cls: type) -> dict[str, Setting]:
+    """Return the settings of a dataclass by name, in order."""
+    hints = get_type_hints(cls)
+    found = {}
+    for one in fields(cls):
+        kinds = [kind for kind in get_args(hints[one.name]) or (hints[one.name],) if kind is not NoneType]
+        optional = NoneType in get_args(hints[one.name])
+        kind = tuple(kinds) if get_origin(hints[one.name]) is Literal else kinds[0]
+        found[one.name] = replace(one.metadata["setting"], name=one.name, kind=kind, optional=optional)
+    return found
 
 
 def as_float(value: Any) -> Any:
@@ -47,38 +140,11 @@ def as_float(value: Any) -> Any:
         return value
 
 
-def check_settings(config: RunConfig) -> None:
-    """Raise ConfigError where a setting cannot be."""
-    for name, least in _WHOLE.items():
-        value, most = getattr(config, name), _MOST.get(name, 2**31 - 1)
-        if value is None and name in _OPTIONAL:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            unit = " pixels" if name == "crop" else ""
-            large = isinstance(value, int) and value > most
-            upper = f" and at most {most}" if name in _MOST or large else ""
-            found = f"a number of {value.bit_length()} bits" if large and value.bit_length() > 512 else repr(value)
-            raise ConfigError(f"{name} must be a whole number of at least {least}{upper}{unit}, got {found}")
-    for name in sorted(FLOATS):
-        value = getattr(config, name)
-        if value is None and name in _OPTIONAL:
-            continue
-        zero = name == "weight_decay" or name in _SHARES
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or value < 0 or (value == 0 and not zero):
-            raise ConfigError(f"{name} must be a number {'>=' if zero else '>'} 0, got {value!r}")
-        if name in _SHARES and (value > 1 or (value == 1 and not _SHARES[name])):
-            raise ConfigError(f"{name} must be a number from 0 to {'1' if _SHARES[name] else 'below 1'}, got {value!r}")
-    for name in ("flip", "turned"):
-        if not isinstance(getattr(config, name), bool):
-            raise ConfigError(f"{name} must be true or false, got {getattr(config, name)!r}")
+def check_settings(config: RunConfig, settings: dict[str, Setting]) -> None:
+    """Raise ConfigError where a setting cannot be, alone or beside others."""
+    for name, one in settings.items():
+        one.check(getattr(config, name))
     _check_views(config)
-    if config.schedule not in ("cosine", "paper"):
-        raise ConfigError(f"schedule must be 'cosine' or 'paper', got {config.schedule!r}")
-    for name in ("data", "features", "weights", "tensorboard"):
-        value = getattr(config, name)
-        if value is not None and (not isinstance(value, str) or not value or not _is_plain(value)):
-            raise ConfigError(f"{name} must be a path, got {value!r}")
     _check_backbone(config)
     _check_device(config)
     if config.tensorboard is not None:
@@ -94,7 +160,7 @@ def _check_views(config: RunConfig) -> None:
     from faverage.experiment.ready import file_views
     from faverage.vision import get_views
 
-    ready = Path(config.features) if isinstance(config.features, str) and config.features else None
+    ready = Path(config.features) if config.features is not None else None
     if ready is not None:
         if config.networks:
             raise ConfigError("networks need images, and --features has none: leave one out")
@@ -106,7 +172,7 @@ def _check_views(config: RunConfig) -> None:
         raise ConfigError(f"views: {error}") from None
     if ready is not None and config.many:
         raise ConfigError(
-            f"views and turned need images or a file of features with views, and {ready} has none: "
+            f"views and rotations need images or a file of features with views, and {ready} has none: "
             "write one with --save-features, or leave them out"
         )
 

@@ -18,10 +18,10 @@ __all__ = ["check_array", "check_labels", "check_options", "check_session", "che
 
 LARGEST = 1e12  # of any number in a learner; its square, summed over features and times the steepest τ, is still finite
 STEEPEST = 1e9
-MOST_DRAWS = 100_000
+MOST_STAND_INS = 100_000
 
 
-def check_options(rehearsal: Any, scope: Any, temperature: float | None, draws: int, hold_out: int) -> None:
+def check_options(rehearsal: Any, scope: Any, temperature: float | None, stand_ins: int, hold_out: int) -> None:
     """Raise ValueError where an option of a learner cannot be."""
     if rehearsal not in (None, "residual", "shots", "left-out"):
         raise ValueError(f"rehearsal must be 'residual', 'shots' or 'left-out', got {rehearsal!r}")
@@ -29,10 +29,10 @@ def check_options(rehearsal: Any, scope: Any, temperature: float | None, draws: 
         raise ValueError(f"scope must be 'all' or 'session', got {scope!r}")
     if temperature is not None:
         check_steepness("temperature", temperature)
-    if draws < 1 or hold_out < 1:
-        raise ValueError(f"draws and hold_out must be at least 1, got {draws!r} and {hold_out!r}")
-    if draws > MOST_DRAWS:
-        raise ValueError(f"draws must be at most {MOST_DRAWS:,}, got {draws!r}")
+    if stand_ins < 1 or hold_out < 1:
+        raise ValueError(f"stand_ins and hold_out must be at least 1, got {stand_ins!r} and {hold_out!r}")
+    if stand_ins > MOST_STAND_INS:
+        raise ValueError(f"stand_ins must be at most {MOST_STAND_INS:,}, got {stand_ins!r}")
 
 
 def check_steepness(name: str, value: float) -> None:
@@ -116,8 +116,8 @@ def check_whole(learner: FewShotLearner) -> None:
         raise ValueError("the fuser of its sessions is missing")
     if learner.fuser not in ALONE:
         new_fuser(learner.fuser, None, learner.fuser_options, padding=learner.padding, threshold=learner.threshold)
-    if not all(type(n) is int and n >= 0 for n in (learner.draws, learner.hold_out, learner.seed)):
-        raise ValueError("draws, hold_out and seed must be whole numbers")
+    if not all(type(n) is int and n >= 0 for n in (learner.stand_ins, learner.hold_out, learner.seed)):
+        raise ValueError("stand_ins, hold_out and seed must be whole numbers")
     _check_answers(learner)
 
 

@@ -28,7 +28,7 @@ OPTIONS = (
     "fuser",
     "fuser_options",
     "rehearsal",
-    "draws",
+    "stand_ins",
     "spread",
     "balance",
     "calibration",

@@ -94,11 +94,12 @@ def as_backbone(backbone: Any, training: dict[str, Any], device: str) -> Callabl
 
 
 def base_heads(model: BaseModel, views: Sequence[str]) -> list[Any]:
-    """Return the base head of each view; a turned view has that of its turn, where the network learned turns."""
-    from faverage.vision import get_views, turn_heads
+    """Return the base head of each view; a rotated view has that of its rotation, where the network learned them."""
+    from faverage.vision import get_views, rotation_heads
 
     if model.head == "linear":
         assert model.head_bias is not None
         return [(model.head_weight.detach().numpy(), model.head_bias.detach().numpy()) for _ in views]
-    weights = turn_heads(model) if model.config["head"].get("turned") else [model.head_weight] * 4
-    return [CosineHead(weights[view.turn].detach().numpy(), float(model.scale or 1.0)) for view in get_views(views)]
+    weights = rotation_heads(model) if model.config["head"].get("rotations") else [model.head_weight] * 4
+    chosen = [weights[view.rotation // 90] for view in get_views(views)]
+    return [CosineHead(weight.detach().numpy(), float(model.scale or 1.0)) for weight in chosen]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from faverage.afa.explain import Explanation
+from faverage.deprecation import renamed
 from faverage.fscil.checks import check_options, check_session, check_shares
 from faverage.fscil.fusers import ALONE, check_fuser, explain_fuser, most_probable, new_fuser
 from faverage.fscil.heads import (
@@ -53,7 +54,7 @@ class FewShotLearner:
         fuser_options: options of the fuser.
         rehearsal: ``residual``, ``shots`` or ``left-out``, see ``faverage.fscil.rehearsal``; by default residual, but
             shots for ``afa-paper``.
-        draws: stand-ins for each new class, with ``residual``.
+        stand_ins: drawn examples of each new class, with ``residual``.
         spread: how wide they lie around their prototype, in units of base classes.
         balance: how much a new class's example counts in rehearsal: above 1, new classes are found more often, and base
             classes less.
@@ -66,6 +67,7 @@ class FewShotLearner:
         training: options of ``faverage.vision.train_base``, for a backbone given by name.
         device: where the backbone works: ``auto``, ``cpu``, ``cuda``.
         seed: of everything that is drawn.
+        draws: ``stand_ins`` under its old name.
 
     >>> rng = np.random.default_rng(0)
     >>> centres = rng.normal(size=(4, 16)) * 3
@@ -86,7 +88,7 @@ class FewShotLearner:
         *,
         fuser_options: dict[str, Any] | None = None,
         rehearsal: Rehearsal | None = None,
-        draws: int = 50,
+        stand_ins: int = 50,
         spread: float = 1.0,
         balance: float = 1.0,
         calibration: float = 0.0,
@@ -98,14 +100,18 @@ class FewShotLearner:
         training: dict[str, Any] | None = None,
         device: str = "auto",
         seed: int = 0,
+        draws: int | None = None,
     ) -> None:
+        if draws is not None:
+            renamed("draws", "stand_ins")
+            stand_ins = draws
         check_fuser(fuser)
-        check_options(rehearsal, scope, temperature, draws, hold_out)
+        check_options(rehearsal, scope, temperature, stand_ins, hold_out)
         check_shares(spread=spread, balance=balance, calibration=calibration)
         self.training, self.device = dict(training or {}), device
         self.backbone = as_backbone(backbone, self.training, device)
         self.fuser, self.fuser_options = fuser, dict(fuser_options or {})
-        self.rehearsal, self.draws, self.temperature = rehearsal, draws, temperature
+        self.rehearsal, self.stand_ins, self.temperature = rehearsal, stand_ins, temperature
         self.spread, self.balance, self.calibration = spread, balance, calibration
         self.padding: Padding = padding
         self.threshold, self.scope, self.hold_out, self.seed = threshold, scope, hold_out, seed
@@ -113,6 +119,12 @@ class FewShotLearner:
         self.sessions: list[list[Any]] = []
         self.heads: list[Scorer] = []
         self.fitted: Fuser | None = None
+
+    @property
+    def draws(self) -> int:
+        """``stand_ins`` under its old name."""
+        renamed("draws", "stand_ins")
+        return self.stand_ins
 
     def fit_base(
         self,
@@ -259,7 +271,7 @@ class FewShotLearner:
         rng = np.random.default_rng([self.seed, len(self.heads)])
         options: dict[str, Any] = {"spread": self.spread, "balance": self.balance}
         kind = self.rehearsal or rehearsal or "residual"
-        found = self.memory.rehearse(kind, self.prototypes, self.draws, rng, **options)
+        found = self.memory.rehearse(kind, self.prototypes, self.stand_ins, rng, **options)
         base = self.prototypes[: len(self.sessions[0])]
         return replace(found, own=calibrated(found.own, base, share=self.calibration))
 

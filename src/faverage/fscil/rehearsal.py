@@ -86,7 +86,7 @@ class Memory:
         self,
         kind: Rehearsal,
         prototypes: Array,
-        draws: int,
+        stand_ins: int,
         rng: np.random.Generator,
         *,
         spread: float = 1.0,
@@ -94,7 +94,7 @@ class Memory:
     ) -> Rehearsed:
         """Return what to train a fuser on: all of the memory, and the new classes.
 
-        With ``residual`` each new class has ``draws`` stand-ins, as wide as ``spread`` says; so has, with ``left-out``,
+        With ``residual`` each new class has ``stand_ins``, as wide as ``spread`` says; so has, with ``left-out``,
         a class of one shot. Examples of new classes count ``balance`` times. Memories of the same images in other views
         draw the same residuals from the same generator.
         """
@@ -102,7 +102,7 @@ class Memory:
         left_out, first = [np.arange(len(self.base))], len(self.base)
         for c, shots in self.shots.items():
             if kind == "residual" or (kind == "left-out" and len(shots) == 1):
-                chosen = rng.integers(0, len(self.residuals), (draws, 1 + len(shots)))
+                chosen = rng.integers(0, len(self.residuals), (stand_ins, 1 + len(shots)))
                 r = self.residuals[chosen]
                 drawn = prototypes[c] + spread * (r[:, 0] - r[:, 1:].mean(1))
                 new = (self.length * drawn).astype(self.base.dtype)

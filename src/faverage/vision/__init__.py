@@ -9,7 +9,7 @@ from faverage.vision.engine.step import Trainable
 from faverage.vision.extraction import Extractor, Eyes, extract_features
 from faverage.vision.feature_store import open_features, store_features
 from faverage.vision.model import BaseModel, Head
-from faverage.vision.objectives import turn_heads
+from faverage.vision.objectives import rotation_heads, turn_heads
 from faverage.vision.shards import Shards
 from faverage.vision.training import hold_out, train_base
 from faverage.vision.transforms import IMAGENET_MEAN, IMAGENET_STD, Augment, Evaluate, transforms_for
@@ -44,6 +44,7 @@ __all__ = [
     "load_weights",
     "open_features",
     "register_backbone",
+    "rotation_heads",
     "store_features",
     "train_base",
     "train_network",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from faverage.deprecation import renamed
 from faverage.storage import read_tensors, write_tensors
 from faverage.vision.backbones import backbone_config, get_backbone
 from faverage.vision.engine.optimise import Training
@@ -119,12 +120,21 @@ class BaseModel:
                 Evaluate(**about["transform"]),
                 dict(about["history"]),
                 float(about["images_per_second"]),
-                dict(about["config"]),
+                _of_today(about["config"]),
             )
             _check(model)
         except Exception as error:  # there is no end to what a file can hold
             raise ValueError(f"{path} does not describe a base model: {error}") from None
         return model
+
+
+def _of_today(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what is told about the training, in the words of today."""
+    head = config.get("head")
+    if not isinstance(head, dict) or "turned" not in head:
+        return dict(config)
+    renamed("turned", "rotations")
+    return {**config, "head": {"rotations" if name == "turned" else name: value for name, value in head.items()}}
 
 
 def _filled(described: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:

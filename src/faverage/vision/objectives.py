@@ -1,16 +1,16 @@
-r"""How base classes are taught: turned images as classes of their own, mixed images, softened labels, contrast.
+r"""How base classes are taught: rotated images as classes of their own, mixed images, softened labels, contrast.
 
-*Turned*: every image of a batch is seen four times, turned by r = 0 … 3 quarters, and each is a class of its own:
+*Rotations*: every image of a batch is seen four times, rotated by r = 0 … 3 times 90°, and each is a class of its own:
 
-    L = mean over r of CE(s cos(f(turn_r(x)), w), 4 y + r)
+    L = mean over r of CE(s cos(f(rotate_r(x)), w), 4 y + r)
 
-A backbone that has to see which way up a thing is must learn more of its shape. Each turn r then is a view with a head
-of its own, w_{4c + r}.
+A backbone that has to see which way up a thing is must learn more of its shape. Each rotation r then is a view with a
+head of its own, w_{4c + r}.
 
 *Mixed* (CutMix): a box of random size and place is filled from another image of the batch; both labels count, by area.
 
-*Contrast*: among the features of a batch, through a projection of their own, those of one class and turn attract and
-all others repel each other (supervised contrastive loss).
+*Contrast*: among the features of a batch, through a projection of their own, those of one class and rotation attract
+and all others repel each other (supervised contrastive loss).
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from faverage.deprecation import renamed
 from faverage.vision.engine.step import Trainable
 from faverage.vision.model import BaseModel, Network
 
-__all__ = ["TURNS", "Lesson", "turn_heads"]
+__all__ = ["ROTATIONS", "Lesson", "rotation_heads", "turn_heads"]
 
-TURNS = 4
+ROTATIONS = 4
 
 
 class Lesson(Trainable):
     """Backbone and head, with how they are taught.
 
     Args:
-        network: with a head of 4 C logits where images are turned, and of C otherwise.
-        turned: whether each image is seen in all four turns.
+        network: with a head of 4 C logits where images are rotated, and of C otherwise.
+        rotations: whether each image is seen in all four rotations.
         mix: share of images that carry a part of another one.
         smoothing: share of each target that is spread evenly over all classes.
         contrast: weight of the contrastive term.
@@ -42,15 +43,15 @@ class Lesson(Trainable):
         self,
         network: Network,
         *,
-        turned: bool = False,
+        rotations: bool = False,
         mix: float = 0.0,
         smoothing: float = 0.0,
         contrast: float = 0.0,
     ) -> None:
         super().__init__()
-        self.turns = TURNS if turned else 1
-        if len(network.head.weight) % self.turns:
-            raise ValueError(f"the head must have {TURNS} logits a class, got {len(network.head.weight)}")
+        self.rotations = ROTATIONS if rotations else 1
+        if len(network.head.weight) % self.rotations:
+            raise ValueError(f"the head must have {ROTATIONS} logits a class, got {len(network.head.weight)}")
         self.network = network
         self.mix, self.smoothing, self.contrast = mix, smoothing, contrast
         self.extras = 4 if mix else 0
@@ -59,21 +60,21 @@ class Lesson(Trainable):
             self.projection = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, 128))
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features ``(turns x b, d)``, all images in one turn after the other, and what each kept of itself."""
+        """Return features ``(rotations x b, d)``, one rotation of all images after the other, and what each kept."""
         layout = _layout(images)
         kept = torch.ones_like(labels, dtype=torch.float32)
         if self.mix:
             images, kept = cut_mix(images, extra, self.mix)
-        seen = torch.cat([torch.rot90(images, r, (2, 3)) for r in range(self.turns)])
+        seen = torch.cat([torch.rot90(images, r, (2, 3)) for r in range(self.rotations)])
         features: Tensor = self.network.backbone(seen.contiguous(memory_format=layout))
         return features, kept
 
     def loss(self, embedded: tuple[Tensor, Tensor], labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss, and how many images had the right class and turn, as a mean over turns."""
-        features, kept = embedded[0].float(), embedded[1].repeat(self.turns)
+        """Return the mean loss, and how many images had the right class and rotation, as a mean over rotations."""
+        features, kept = embedded[0].float(), embedded[1].repeat(self.rotations)
         logits = self.network.head(features)
         targets = self._targets(labels)
-        right = (logits.detach().argmax(1) == targets).sum() / self.turns
+        right = (logits.detach().argmax(1) == targets).sum() / self.rotations
         loss = kept * self._each(logits, targets)
         if self.mix:
             loss = loss + (1 - kept) * self._each(logits, self._targets(labels.flip(0)))
@@ -86,7 +87,7 @@ class Lesson(Trainable):
         return F.cross_entropy(logits, targets, reduction="none", label_smoothing=self.smoothing)
 
     def _targets(self, labels: Tensor) -> Tensor:
-        return torch.cat([self.turns * labels + r for r in range(self.turns)])
+        return torch.cat([self.rotations * labels + r for r in range(self.rotations)])
 
 
 def cut_mix(images: Tensor, noise: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -118,12 +119,18 @@ def attraction(projected: Tensor, targets: Tensor, temperature: float = 0.1) -> 
     return -torch.where(alike, log_p, 0.0).sum(1).div(alike.sum(1).clamp(min=1)).mean()
 
 
-def turn_heads(model: BaseModel) -> Tensor:
-    """Return the heads of the four turns, ``(4, C, d)``, of a model that was trained on classes and turns."""
+def rotation_heads(model: BaseModel) -> Tensor:
+    """Return the heads of the four rotations, ``(4, C, d)``, of a model that was trained on classes and rotations."""
     weight = model.head_weight
-    if not model.config.get("head", {}).get("turned"):
-        raise ValueError("the model was not trained on turned images: use train_base(..., turned=True)")
-    return weight.view(-1, TURNS, weight.shape[1]).transpose(0, 1)
+    if not model.config.get("head", {}).get("rotations"):
+        raise ValueError("the model was not trained on rotated images: use train_base(..., rotations=True)")
+    return weight.view(-1, ROTATIONS, weight.shape[1]).transpose(0, 1)
+
+
+def turn_heads(model: BaseModel) -> Tensor:
+    """Return ``rotation_heads`` under its old name."""
+    renamed("turn_heads", "rotation_heads")
+    return rotation_heads(model)
 
 
 def _layout(images: Tensor) -> torch.memory_format:

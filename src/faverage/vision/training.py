@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from faverage.deprecation import renamed
 from faverage.vision.backbones import backbone_config, get_backbone
 from faverage.vision.engine.device import Array, check_images, check_indices
 from faverage.vision.engine.optimise import check_labels, train_network
 from faverage.vision.model import BaseModel, Head, HeadName, Network
-from faverage.vision.objectives import TURNS, Lesson
+from faverage.vision.objectives import ROTATIONS, Lesson
 from faverage.vision.shards import Shards
 from faverage.vision.transforms import Augment, Evaluate, transforms_for
 
@@ -76,7 +77,7 @@ def train_base(
     indices: Any = None,
     head: HeadName = "linear",
     scale: float = 16.0,
-    turned: bool = False,
+    rotations: bool = False,
     mix: float = 0.0,
     smoothing: float = 0.0,
     contrast: float = 0.0,
@@ -94,8 +95,8 @@ def train_base(
         indices: rows to train on; by default all.
         head: ``linear`` (on unnormalised features) or ``cosine`` (without bias, ``scale`` times the cosine).
         scale: of the cosine head.
-        turned: learn classes and quarter turns together, see ``faverage.vision.objectives``: every image counts four
-            times, and the head has four rows a class, those of its turns.
+        rotations: learn classes and rotations together, see ``faverage.vision.objectives``: every image counts four
+            times, and the head has four rows a class, those of its rotations.
         mix: share of images that carry a part of another one, with both labels (CutMix).
         smoothing: share of each target that is spread evenly over all classes.
         contrast: weight of a supervised contrastive term.
@@ -108,14 +109,17 @@ def train_base(
         FloatingPointError: if the loss is not a number after an epoch; the last checkpoint stays as it is.
         ValueError: if the input does not fit, or the checkpoint belongs to another training.
     """
+    if "turned" in options:
+        renamed("turned", "rotations")
+        rotations = options.pop("turned")
     check_images(images)
     rows = check_indices(indices, len(images))
     targets = _check_classes(check_labels(labels, len(images))[rows])
     usual = transforms_for(images.shape[1])
     augment = augment or usual[0]
     n_classes = int(targets.max()) + 1
-    network = _start(backbone, n_classes * (TURNS if turned else 1), head, scale, augment.size, seed)
-    lesson = _lesson(network, seed, turned=turned, mix=mix, smoothing=smoothing, contrast=contrast)
+    network = _start(backbone, n_classes * (ROTATIONS if rotations else 1), head, scale, augment.size, seed)
+    lesson = _lesson(network, seed, rotations=rotations, mix=mix, smoothing=smoothing, contrast=contrast)
     training = train_network(
         *(lesson, images, labels),
         indices=rows,
@@ -123,7 +127,7 @@ def train_base(
         seed=seed,
         describe={
             "backbone": backbone_config(network.backbone) or {"name": type(network.backbone).__name__},
-            "head": {"kind": head, "scale": scale, "n_classes": n_classes} | ({"turned": True} if turned else {}),
+            "head": {"kind": head, "scale": scale, "n_classes": n_classes} | ({"rotations": True} if rotations else {}),
             **({} if lesson is network else {"lesson": {"mix": mix, "smoothing": smoothing, "contrast": contrast}}),
         },
         **options,
@@ -132,18 +136,18 @@ def train_base(
 
 
 def _lesson(
-    network: Network, seed: int, *, turned: bool, mix: float, smoothing: float, contrast: float
+    network: Network, seed: int, *, rotations: bool, mix: float, smoothing: float, contrast: float
 ) -> Network | Lesson:
     """Return what is trained: the network as it is, or with how it is taught."""
     if not (0 <= mix <= 1 and 0 <= smoothing < 1 and contrast >= 0):
         raise ValueError(
             f"expected mix in [0, 1], smoothing in [0, 1) and contrast from 0, got {mix}, {smoothing} and {contrast}"
         )
-    if not (turned or mix or smoothing or contrast):
+    if not (rotations or mix or smoothing or contrast):
         return network
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(seed))
-        return Lesson(network, turned=turned, mix=mix, smoothing=smoothing, contrast=contrast)
+        return Lesson(network, rotations=rotations, mix=mix, smoothing=smoothing, contrast=contrast)
 
 
 def _check_classes(targets: Array) -> Array:

@@ -5,76 +5,104 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["View", "get_views"]
+from faverage.deprecation import renamed
 
-_WORDS = re.compile(r"turn-(?P<turn>[123])|(?P<mirror>mirror)|(?P<both>both)|zoom-(?P<zoom>0\.\d+)")
+__all__ = ["View", "get_views", "view_of_today"]
+
+_WORDS = re.compile(r"rotate-(?P<rotation>90|180|270)|(?P<flip>flip)|(?P<both>both)|zoom-(?P<zoom>0\.\d+)")
+_OLD_WORDS = re.compile(r"(?:^|(?<=,)|(?<=, )|(?<=: ))(?:turn-([123])|mirror)(?=,|$)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class View:
-    """A way to look at images: turned by quarters, mirrored left and right, or at their centre alone.
+    """A way to look at images: rotated, flipped left and right, or at their centre alone.
 
     Attributes:
-        turn: quarters, counter-clockwise.
-        mirror: whether left and right change places, before turning.
+        rotation: 0, 90, 180 or 270 degrees, counter-clockwise.
+        flip: whether left and right change places, before rotating.
         zoom: share of the side that is seen, scaled back to the full side; 1 sees all.
-        both: whether the image is seen as it is and mirrored, and the features of the two are averaged.
+        both: whether the image is seen as it is and flipped, and the features of the two are averaged.
 
-    >>> View.parse("turn-1"), View.parse("mirror, zoom-0.8").name
-    (View(turn=1, mirror=False, zoom=1.0, both=False), 'mirror, zoom-0.8')
+    >>> View.parse("rotate-90"), View.parse("flip, zoom-0.8").name
+    (View(rotation=90, flip=False, zoom=1.0, both=False), 'flip, zoom-0.8')
     """
 
-    turn: int = 0
-    mirror: bool = False
+    rotation: int = 0
+    flip: bool = False
     zoom: float = 1.0
     both: bool = False
 
-    def __post_init__(self) -> None:
-        if self.turn not in (0, 1, 2, 3) or not 0.2 <= self.zoom <= 1:
-            raise ValueError(f"a view turns by 0 to 3 quarters and sees a share from 0.2 to 1, got {self}")
-        if self.both and self.mirror:
-            raise ValueError("a view is 'mirror' or 'both', not the two of them")
+    def __init__(
+        self, rotation: int = 0, flip: bool = False, zoom: float = 1.0, both: bool = False, **old: Any
+    ) -> None:
+        if unknown := old.keys() - {"turn", "mirror"}:
+            raise TypeError(f"a view has no {sorted(unknown)[0]!r}")
+        if "turn" in old:
+            renamed("turn", "rotation")
+            rotation = 90 * old["turn"]
+        if "mirror" in old:
+            renamed("mirror", "flip")
+            flip = old["mirror"]
+        for name, value in {"rotation": rotation, "flip": flip, "zoom": zoom, "both": both}.items():
+            object.__setattr__(self, name, value)
+        if rotation not in (0, 90, 180, 270) or not 0.2 <= zoom <= 1:
+            raise ValueError(f"a view is rotated by 0, 90, 180 or 270 and sees a share from 0.2 to 1, got {self}")
+        if both and flip:
+            raise ValueError("a view is 'flip' or 'both', not the two of them")
+
+    @property
+    def turn(self) -> int:
+        """The rotation in quarters, under its old name."""
+        renamed("turn", "rotation")
+        return self.rotation // 90
+
+    @property
+    def mirror(self) -> bool:
+        """Whether the image is flipped, under its old name."""
+        renamed("mirror", "flip")
+        return self.flip
 
     @classmethod
     def parse(cls, text: str) -> View:
-        """Read a name: ``plain``, or several of ``mirror``, ``both``, ``turn-1``, ``zoom-0.8`` with commas between."""
+        """Read a name: ``plain``, or several of ``flip``, ``both``, ``rotate-90``, ``zoom-0.8`` with commas between."""
         view = cls()
-        for word in (part.strip() for part in text.split(",")):
+        for word in (part.strip() for part in view_of_today(text).split(",")):
             if word == "plain":
                 continue
             found = _WORDS.fullmatch(word)
             if found is None:
-                known = "plain, mirror, both, turn-1, turn-2, turn-3, zoom-0.8"
+                known = "plain, flip, both, rotate-90, rotate-180, rotate-270, zoom-0.8"
                 raise ValueError(f"unknown view {text!r}: expected {known}, or several with commas between")
-            turn, mirror, zoom, both = (found[name] for name in ("turn", "mirror", "zoom", "both"))
-            turn, zoom = int(turn or view.turn), float(zoom or view.zoom)
-            view = cls(turn, bool(mirror) or view.mirror, zoom, bool(both) or view.both)
+            rotation, flip, zoom, both = (found[name] for name in ("rotation", "flip", "zoom", "both"))
+            rotation, zoom = int(rotation or view.rotation), float(zoom or view.zoom)
+            view = cls(rotation, bool(flip) or view.flip, zoom, bool(both) or view.both)
         return view
 
     @property
     def name(self) -> str:
         """What ``parse`` reads."""
-        words = [word for word in ("mirror", "both") if getattr(self, word)]
-        words += [f"turn-{self.turn}"] if self.turn else []
+        words = [word for word in ("flip", "both") if getattr(self, word)]
+        words += [f"rotate-{self.rotation}"] if self.rotation else []
         words += [f"zoom-{self.zoom:g}"] if self.zoom < 1 else []
         return ", ".join(words) or "plain"
 
     @property
     def looks(self) -> tuple[View, ...]:
-        """The views that this one averages: itself, or the image as it is and mirrored."""
-        return (replace(self, both=False), replace(self, both=False, mirror=True)) if self.both else (self,)
+        """The views that this one averages: itself, or the image as it is and flipped."""
+        return (replace(self, both=False), replace(self, both=False, flip=True)) if self.both else (self,)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return images ``(n, 3, s, s)`` as this view has them; the first look of ``both``."""
-        if self.mirror:
+        if self.flip:
             images = images.flip(3)
-        if self.turn:
-            images = torch.rot90(images, self.turn, (2, 3))
+        if self.rotation:
+            images = torch.rot90(images, self.rotation // 90, (2, 3))
         if self.zoom < 1:
             side = images.shape[-1]
             inner = max(round(self.zoom * side), 1)
@@ -87,12 +115,24 @@ class View:
 def get_views(views: Sequence[str | View]) -> tuple[View, ...]:
     """Return views by name; the same one twice is refused.
 
-    >>> [view.name for view in get_views(["plain", "turn-2"])]
-    ['plain', 'turn-2']
+    >>> [view.name for view in get_views(["plain", "rotate-180"])]
+    ['plain', 'rotate-180']
     """
     if isinstance(views, str) or not views:
         raise ValueError(f"views must be a list of at least one name, got {views!r}")
     found = tuple(view if isinstance(view, View) else View.parse(view) for view in views)
     if len(set(found)) < len(found):
         raise ValueError(f"each view counts once, got {', '.join(view.name for view in found)}")
+    return found
+
+
+def view_of_today(name: str) -> str:
+    """Return the name of a view, of a network's too, in the words of today; a warning tells of old ones.
+
+    >>> view_of_today("network 1: both, rotate-90")
+    'network 1: both, rotate-90'
+    """
+    found = _OLD_WORDS.sub(lambda old: f"rotate-{90 * int(old[1])}" if old[1] else "flip", name)
+    if found != name:
+        renamed(name, found)
     return found

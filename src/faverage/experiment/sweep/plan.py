@@ -7,29 +7,27 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from faverage.experiment.code import base_code, record_code
-from faverage.experiment.config import AFTER_BASE, RIVAL_METHODS, ConfigError, RunConfig, read_yaml
+from faverage.experiment.config import RIVAL_METHODS, SETTINGS, ConfigError, RunConfig, read_yaml
 from faverage.experiment.run import digest, versions
 
 __all__ = ["Cell", "Plan", "Task", "label_of", "value_of"]
 
-_DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(RunConfig)}
-_LATE = tuple(
-    name for name in AFTER_BASE if name not in ("views", "networks")
-)  # base training and extraction do not read them
-_OF_RIVALS = ("recipe", "rival_epochs")
-_NOT_OF_RIVALS = (*_LATE, "turned", "mix", "smoothing", "start", "views", "networks")
+_DEFAULTS: dict[str, Any] = {name: one.default for name, one in SETTINGS.items()}
+# base training and extraction do not read them
+_LATE = tuple(name for name, one in SETTINGS.items() if one.stage == "after")
+_OF_RIVALS = tuple(name for name, one in SETTINGS.items() if one.stage == "rivals")
+_NOT_OF_RIVALS = tuple(name for name, one in SETTINGS.items() if not one.rivals)
 _FIXED = {
     **dict.fromkeys(
         ("methods", "seed", "seeds", "draws"), "it stands beside 'over': methods x seeds x draws x options"
     ),
     **dict.fromkeys(("dataset", "data", "features"), "a sweep is of one data set: make a sweep of each"),
 }
-_ALONE = ("devices", "nodes", "strategy")
 
 
 @dataclass(frozen=True)
@@ -143,8 +141,8 @@ def label_of(options: dict[str, Any]) -> str:
 def value_of(value: Any) -> str:
     """Return the value of an option in words.
 
-    >>> value_of(["plain", "turn-1"])
-    'plain + turn-1'
+    >>> value_of(["plain", "rotate-90"])
+    'plain + rotate-90'
     >>> value_of([{}, {"start": 1, "flip": True}])
     'as given + start 1, flip true'
     """
@@ -189,7 +187,7 @@ def _over(given: Any, settings: dict[str, Any], file: Path) -> dict[str, list[An
     """Return the options to vary, or say what is wrong with them."""
     if not isinstance(given, dict):
         raise ConfigError(f"{file}: over must hold lists by option, as 'epochs: [5, 10]', got {given!r}")
-    varied = [name for name in _DEFAULTS if name not in (*_FIXED, *_ALONE, "device", "jobs", "tensorboard")]
+    varied = [name for name, one in SETTINGS.items() if one.varies]
     for name, values in given.items():
         if name in _FIXED:
             raise ConfigError(f"{file}: over cannot vary '{name}': {_FIXED[name]}")

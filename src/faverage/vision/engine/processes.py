@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from faverage.deprecation import without_effect
+
 __all__ = ["OtherFailed", "Team", "join"]
 
 T = TypeVar("T")
@@ -161,7 +163,7 @@ class _Sum(torch.autograd.Function):
         return summed
 
 
-def join(devices: int = 1, nodes: int = 1, *, strategy: str = "ddp", device: str = "auto") -> Team:
+def join(devices: int = 1, nodes: int = 1, *, strategy: str | None = None, device: str = "auto") -> Team:
     """Return the team of this process; where nobody started the other processes yet, start them.
 
     They are started with the command line of this one. Under torchrun the numbers may be left out.
@@ -169,21 +171,21 @@ def join(devices: int = 1, nodes: int = 1, *, strategy: str = "ddp", device: str
     Args:
         devices: processes on each machine, a GPU each, or all on its CPU.
         nodes: machines.
-        strategy: ``ddp``, a copy of the network in each process.
+        strategy: has no effect: each process has a copy of the network (DDP).
         device: ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
         ImportError: Lightning Fabric is not installed.
         ValueError: there are fewer GPUs, or other numbers than those of the launcher.
     """
+    if strategy is not None:
+        without_effect("strategy")
     here = os.environ.get("LOCAL_WORLD_SIZE")  # torchrun says so
     if here is not None and devices == nodes == 1:
         devices = int(here)
         nodes = max(int(os.environ.get("WORLD_SIZE", here)) // devices, 1)
     if devices == nodes == 1:
         return Team()
-    if strategy != "ddp":
-        raise ValueError(f"strategy must be 'ddp', a copy of the network in each process; got {strategy!r}")
     if device.startswith("cuda:"):
         raise ValueError(f"device '{device}' is one GPU, but {devices} processes were asked for: use 'cuda' or 'cpu'")
     try:
