@@ -18,7 +18,7 @@ from rich.console import Console
 from faverage.experiment.lock import alone
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.board import Board
-from faverage.experiment.sweep.screen import table_of
+from faverage.experiment.sweep.report import table_of
 from faverage.experiment.sweep.shared import mark
 from helpers_sweep import (
     SMALL,

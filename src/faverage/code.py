@@ -22,7 +22,10 @@ _OWN = "faverage"
 # what reads and writes files, draws, shows progress or asks for fingerprints does not change what is computed
 _PLUMBING = {
     f"{_OWN}.{name}"
-    for name in ("code", "progress", "report.page", "afa.plot", "storage", "vision.engine.report", "experiment.code")
+    for name in (
+        *("code", "progress", "report.charts", "report.page", "report.tables", "storage"),
+        *("afa.plot", "vision.engine.report", "experiment.code", "experiment.report"),
+    )
 } | {f"{_OWN}:"}  # its version, which counts by itself
 
 

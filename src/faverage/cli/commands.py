@@ -176,8 +176,8 @@ def run(
 
     from faverage.experiment import ConfigError, RunConfig
     from faverage.experiment import run as carry_out
+    from faverage.experiment.report import markdown
     from faverage.experiment.screen import Stages
-    from faverage.experiment.tables import markdown
     from faverage.experiment.trouble import explain
 
     given = {"methods": methods, "data": data, "features": features, "seed": seed, "device": device, "epochs": epochs}

@@ -15,10 +15,8 @@ from faverage.experiment.sweep.cluster import Dask
 from faverage.experiment.sweep.engines import Engine, Loky
 from faverage.experiment.sweep.loop import sweep
 from faverage.experiment.sweep.plan import Plan
-from faverage.experiment.sweep.report import FILES, write
+from faverage.experiment.sweep.report import FILES, Watch, failures, markdown, write
 from faverage.experiment.sweep.results import results_of
-from faverage.experiment.sweep.screen import Watch
-from faverage.experiment.sweep.tables import failures, markdown
 from faverage.experiment.trouble import explain, make_folder
 
 __all__ = ["ENGINES", "sweep_command"]
