@@ -230,7 +230,7 @@ def sweep(
     import sys
 
     from faverage.experiment import ConfigError
-    from faverage.experiment.sweep.command import sweep_command
+    from faverage.experiment.sweep.run import sweep_command
 
     options: dict[str, Any] = {"jobs": jobs, "engine": engine, "scheduler": scheduler, "retries": retries}
     try:

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from faverage.experiment.report import METRICS, repeats_in_words, replacing_all
-from faverage.experiment.sweep.board import Board
 from faverage.experiment.sweep.plan import Cell, label_of, value_of
+from faverage.experiment.sweep.results import Board
 from faverage.progress import Lines
 from faverage.report.charts import STYLE, Series, line_chart
 from faverage.report.page import MISSING, duration, facts, head, how_to_repeat, page, row, table, text, warnings
