@@ -15,7 +15,7 @@ from faverage.experiment.finished import finished_run
 from faverage.experiment.pictures import load_pictures, seen_by
 from faverage.experiment.rivals import rival_recipe
 from faverage.experiment.sweep import Plan, work
-from faverage.experiment.sweep.shared import mark, read_shared
+from faverage.experiment.sweep.work import mark, read_shared
 from helpers_run import command, numbers, said, shared_cache  # noqa: F401
 
 RUN = "epochs: 1\nmethods: [prototypes, geometric, logistic]\njobs: 1\n"

@@ -14,7 +14,7 @@ from faverage.experiment.fusers import learner_of
 from faverage.experiment.ready import file_views, read_features, write_features
 from faverage.experiment.recipes import BEST
 from faverage.experiment.sweep import Plan, work
-from faverage.experiment.sweep.shared import mark
+from faverage.experiment.sweep.work import mark
 from faverage.fscil import CosineHead, FewShotLearner, ViewLearner
 from helpers_run import command, numbers, said, shared_cache  # noqa: F401
 

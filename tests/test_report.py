@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from faverage import _page
 from faverage.experiment import DEFAULT_METHODS
-from faverage.experiment.charts import COLOURS, Series, line_chart, ticks
 from faverage.experiment.report import write_report
+from faverage.report.charts import COLOURS, Series, line_chart, ticks
+from faverage.report.page import heat_map
 
 METHODS = list(DEFAULT_METHODS)
 TRAINED = {"shallow-net", "deep-net", "weighted-average", "afa-paper", "afa"}
@@ -272,5 +272,5 @@ def test_ticks_are_round_and_inside(low: float, high: float) -> None:
 
 
 def test_a_heat_map_shades_by_value() -> None:
-    html = _page.heat_map("", ["a", "b"], ["r"], [[0.25, 0.5]])
+    html = heat_map("", ["a", "b"], ["r"], [[0.25, 0.5]])
     assert re.findall(r"--v: ([\d.]+)", html) == ["0.300", "0.600"]

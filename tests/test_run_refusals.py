@@ -221,7 +221,7 @@ def test_other_labels_are_other_results(tmp_path: Path) -> None:
 
 
 def test_names_in_tables_are_escaped() -> None:
-    from faverage.experiment.tables import latex, markdown
+    from faverage.experiment.report import latex, markdown
 
     session = {name: 0.5 for name in ("accuracy", "base", "new", "harmonic", "f1", "forgetting")}
     results = {"dataset": "d", "seed": 0, "methods": {"a|b_c\n50%": {"sessions": [session, session]}}}

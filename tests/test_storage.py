@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from faverage import AFA, _code, export_onnx, load, save
+from faverage import AFA, code, export_onnx, load, save
 from faverage.storage import read_checked, read_json, write_checked
 
 
@@ -190,12 +190,13 @@ def test_checked_json_is_that_of_its_key_and_unedited(tmp_path) -> None:
 
 def test_which_code_results_depend_on() -> None:
     """Hours of base training outlive an edit of a fuser or of a report; a fuser's numbers no edit of that fuser."""
-    sources = _code.Sources(Path(_code.__file__).parent)
+    sources = code.Sources(Path(code.__file__).parent)
     base = sources.behind(["faverage.vision.training", "faverage.vision.feature_store"])
     assert {"faverage.vision.engine.step", "faverage.vision.backbones", "faverage.vision.transforms"} <= base
     assert all(name.startswith("faverage.vision.") for name in base)
     afa = sources.behind(["faverage.experiment.fusers", "faverage.fusion.nets"])
-    more = ("fit", "_steps", "simplex", "fscil.heads", "fscil.metrics", "fscil.relearn", "experiment.sessions")
+    more = {"afa.train", "afa.steps", "afa.simplex", "fscil.heads", "fscil.metrics", "fscil.relearn"}
+    more |= {"experiment.sessions"}
     assert {f"faverage.{name}" for name in more} <= afa  # relearn is imported inside a function
     lucir = sources.behind(["faverage.experiment.rivals", "faverage.rivals.lucir"])
     assert {"faverage.rivals.rival", "faverage.rivals.exemplars", "faverage.vision.engine.optimise"} <= lucir
@@ -214,7 +215,7 @@ def test_a_fingerprint_of_code_changes_with_code_alone(tmp_path) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    before = _code.Sources(tmp_path).fingerprint(["faverage.a"])
+    before = code.Sources(tmp_path).fingerprint(["faverage.a"])
     for name, old, new, counts in (
         ("a.py", "return c", "return 1", True),
         ("c.py", "1", "2", True),
@@ -228,7 +229,7 @@ def test_a_fingerprint_of_code_changes_with_code_alone(tmp_path) -> None:
         ("__init__.py", "'1'", "'2'", False),
     ):
         (tmp_path / name).write_text(files[name].replace(old, new))
-        assert (_code.Sources(tmp_path).fingerprint(["faverage.a"]) != before) == counts, (name, new)
+        assert (code.Sources(tmp_path).fingerprint(["faverage.a"]) != before) == counts, (name, new)
         (tmp_path / name).write_text(files[name])
 
 
@@ -239,7 +240,7 @@ def test_a_fingerprint_of_code_from_elsewhere(tmp_path, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_own_fuser.py").write_text("def f():\n    return 1\n")
     import_module("my_own_fuser")
-    sources = [_code.Sources(tmp_path / "nothing") for _ in range(2)]
+    sources = [code.Sources(tmp_path / "nothing") for _ in range(2)]
     before = sources[0].fingerprint(["my_own_fuser"])
     (tmp_path / "my_own_fuser.py").write_text("def f():\n    return 2\n")
     assert sources[1].fingerprint(["my_own_fuser"]) != before

@@ -17,9 +17,9 @@ from rich.console import Console
 
 from faverage.experiment.lock import alone
 from faverage.experiment.sweep import Plan, work
-from faverage.experiment.sweep.board import Board
-from faverage.experiment.sweep.screen import table_of
-from faverage.experiment.sweep.shared import mark
+from faverage.experiment.sweep.report import table_of
+from faverage.experiment.sweep.results import Board
+from faverage.experiment.sweep.work import mark
 from helpers_sweep import (
     SMALL,
     TROUBLE,
@@ -78,7 +78,7 @@ def test_tables_and_page_of_a_sweep(whole: Path) -> None:
 
 def test_a_second_start_does_nothing_again(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, found = times(whole / "runs", whole / "work"), numbers(whole)
-    monkeypatch.setattr("faverage.experiment.sweep.command.Loky", lambda *_: pytest.fail("a pool was made"))
+    monkeypatch.setattr("faverage.experiment.sweep.run.Loky", lambda *_: pytest.fail("a pool was made"))
     result = command(whole.parent / "small.yaml", "--out", whole)
     assert result.exit_code == 0 and "12 runs, 12 of them done before" in said(result)
     assert times(whole / "runs", whole / "work") == before and numbers(whole) == found
@@ -91,7 +91,7 @@ def test_an_edited_record_is_not_trusted(whole: Path, tmp_path: Path, monkeypatc
         (out / "runs" / file.name).write_bytes(file.read_bytes())
     text = file.read_text()
     (out / "runs" / file.name).write_text(text.replace('"f1": 0.', '"f1": 0.9'))
-    monkeypatch.setattr("faverage.experiment.sweep.command.Loky", Here)
+    monkeypatch.setattr("faverage.experiment.sweep.run.Loky", Here)
     result = command(written(tmp_path), "--out", out, "--jobs", 1)
     assert result.exit_code == 0 and f"{file.name} is broken" in said(result) and "is done again" in said(result)
     assert numbers(out) == numbers(whole)
@@ -104,7 +104,7 @@ def test_failing_runs_and_killed_workers_cost_one_run_each(
 ) -> None:
     file, out = written(tmp_path), bases_from(whole, tmp_path / "out")
     with monkeypatch.context() as patch:
-        patch.setattr("faverage.experiment.sweep.loop.carry_out", functools.partial(troubled, TROUBLE))
+        patch.setattr("faverage.experiment.sweep.run.carry_out", functools.partial(troubled, TROUBLE))
         result = command(file, "--out", out, "--jobs", 2)
     assert result.exit_code == 1 and "2 runs failed; the same command tries them again" in said(result)
     expected, runs = numbers(whole), runs_of(out)
@@ -120,7 +120,7 @@ def test_failing_runs_and_killed_workers_cost_one_run_each(
     assert {which: found[which] for which in expected} == expected
 
     before = times(out / "runs")
-    monkeypatch.setattr("faverage.experiment.sweep.command.Loky", Here)
+    monkeypatch.setattr("faverage.experiment.sweep.run.Loky", Here)
     assert command(file, "--out", out, "--jobs", 1).exit_code == 0
     after = times(out / "runs")
     assert len(before) == 10 and len(after) == 12 and {file: after[file] for file in before} == before
@@ -130,8 +130,8 @@ def test_failing_runs_and_killed_workers_cost_one_run_each(
 def test_a_killed_sweep_goes_on(whole: Path, tmp_path: Path) -> None:
     file, out = written(tmp_path), bases_from(whole, tmp_path / "out")
     code = (
-        "import helpers_sweep; from faverage.cli import main; from faverage.experiment.sweep import loop;"
-        "loop.carry_out = helpers_sweep.slow; main()"
+        "import helpers_sweep; from faverage.cli import main; from faverage.experiment.sweep import run;"
+        "run.carry_out = helpers_sweep.slow; main()"
     )
     arguments = [sys.executable, "-c", code, "sweep", str(file), "--out", str(out), "--jobs", "2"]
     paths = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
@@ -158,7 +158,7 @@ def test_a_killed_sweep_goes_on(whole: Path, tmp_path: Path) -> None:
 
 def test_a_base_that_fails_fails_its_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "dataset: digits\nepochs: 1\nmethods: [prototypes, vote]\nover:\n  lr: [0.05, 1.0e+30]\n"
-    monkeypatch.setattr("faverage.experiment.sweep.command.Loky", Here)
+    monkeypatch.setattr("faverage.experiment.sweep.run.Loky", Here)
     result = command(written(tmp_path, text), "--out", tmp_path / "out", "--jobs", 1, "--retries", 0)
     runs = json.loads((tmp_path / "out" / "sweep.json").read_text())["runs"]
     assert result.exit_code == 1 and [run["status"] for run in runs] == ["done", "done", "failed", "failed"]

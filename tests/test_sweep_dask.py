@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from faverage.experiment import ConfigError
-from faverage.experiment.sweep import Plan, cluster
+from faverage.experiment.sweep import Plan, engines
 from faverage.experiment.sweep.engines import EngineLost
-from faverage.experiment.sweep.shared import mark
+from faverage.experiment.sweep.work import mark
 from helpers_sweep import TROUBLE, bases_from, command, numbers, runs_of, said, troubled, undisturbed, written
 
 pytest.importorskip("distributed", reason="dask.distributed is not installed")
@@ -37,7 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def swept(local: Any, out: Path, table: dict[Any, tuple[str, int]], patch: pytest.MonkeyPatch) -> Any:
     """Sweep on a cluster with trouble, see ``troubled``."""
-    patch.setattr("faverage.experiment.sweep.loop.carry_out", functools.partial(troubled, table))
+    patch.setattr("faverage.experiment.sweep.run.carry_out", functools.partial(troubled, table))
     return command(written(out.parent), "--out", out, "--engine", "dask", "--scheduler", local.scheduler_address)
 
 
@@ -68,15 +68,15 @@ def test_a_run_that_kills_all_its_workers_ends_as_failed(
 
 def test_workers_must_see_the_folder_and_have_the_same_versions(workers: Any, tmp_path: Path) -> None:
     plan, token, address = Plan.read(written(tmp_path)), mark(tmp_path), workers.scheduler_address
-    cluster.Dask(address, tmp_path, token, plan.versions).close()
+    engines.Dask(address, tmp_path, token, plan.versions).close()
     with pytest.raises(ConfigError, match=r"does not see .* all workers share"):
-        cluster.Dask(address, tmp_path, "another mark", plan.versions)
+        engines.Dask(address, tmp_path, "another mark", plan.versions)
     with pytest.raises(ConfigError, match=r"but here it is 0\.1: install the same versions"):
-        cluster.Dask(address, tmp_path, token, {**plan.versions, "numpy": "0.1"})
+        engines.Dask(address, tmp_path, token, {**plan.versions, "numpy": "0.1"})
 
 
 def test_no_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(engines, "CONNECT_SECONDS", 1)
     for address in ("tcp://127.0.0.1:1", "nonsense", "here:there"):
         result = command(written(tmp_path), "--out", tmp_path / "out", "--engine", "dask", "--scheduler", address)
         assert result.exit_code == 2 and f"no scheduler answers at {address}" in said(result), said(result)
@@ -86,15 +86,15 @@ def test_no_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_workers_is_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from distributed import LocalCluster
 
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 1)
-    monkeypatch.setattr(cluster, "WORKERS_SECONDS", 0.5)
+    monkeypatch.setattr(engines, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(engines, "WORKERS_SECONDS", 0.5)
     plan, token = Plan.read(written(tmp_path)), mark(tmp_path)
     options = {"processes": False, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
     with LocalCluster(n_workers=0, **options) as local:
         with pytest.raises(ConfigError, match="has no workers: start some with 'dask worker"):
-            cluster.Dask(local.scheduler_address, tmp_path, token, plan.versions)
+            engines.Dask(local.scheduler_address, tmp_path, token, plan.versions)
         local.scale(1)
-        engine = cluster.Dask(local.scheduler_address, tmp_path, token, plan.versions)
+        engine = engines.Dask(local.scheduler_address, tmp_path, token, plan.versions)
         assert engine.places() == 1
         local.scale(0)
         with pytest.raises(EngineLost, match="no worker has been left"):

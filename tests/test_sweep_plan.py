@@ -12,7 +12,7 @@ from faverage.experiment.features import Features
 from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.experiment.sweep import Plan, held_out, work
 from faverage.experiment.sweep.results import best_of
-from faverage.experiment.sweep.shared import mark, read_shared, write_shared
+from faverage.experiment.sweep.work import mark, read_shared, write_shared
 from faverage.fscil import CosineHead, FewShotLearner
 from helpers_run import ready
 from helpers_sweep import SMALL, command, said, times, written

@@ -21,8 +21,9 @@ __all__ = ["code_fingerprint"]
 _OWN = "faverage"
 # what reads and writes files, draws, shows progress or asks for fingerprints does not change what is computed
 _PLUMBING = {
-    *(f"{_OWN}.{name}" for name in ("code", "errors", "registry", "progress", "storage", "report.page")),
-    *(f"{_OWN}.{name}" for name in ("vision.engine.report", "experiment.code")),
+    *(f"{_OWN}.{name}" for name in ("code", "errors", "registry", "progress", "storage")),
+    *(f"{_OWN}.{name}" for name in ("report.charts", "report.page", "report.tables", "experiment.report")),
+    *(f"{_OWN}.{name}" for name in ("vision.engine.report", "experiment.code", "deprecation")),
     f"{_OWN}:",
 }  # its version, which counts by itself
 

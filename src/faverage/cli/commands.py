@@ -162,7 +162,7 @@ def run(
 
     from faverage.experiment import RunConfig
     from faverage.experiment import run as carry_out
-    from faverage.experiment.tables import markdown
+    from faverage.experiment.report import markdown
     from faverage.experiment.trouble import explain
 
     settings = RunConfig.build(dataset, config, given)
@@ -239,7 +239,7 @@ def sweep(
     import shlex
     import sys
 
-    from faverage.experiment.sweep.command import sweep_command
+    from faverage.experiment.sweep.run import sweep_command
 
     options: dict[str, Any] = {"jobs": jobs, "engine": engine, "scheduler": scheduler, "retries": retries}
     raise typer.Exit(sweep_command(file, out, **options, command=shlex.join(["faverage", *sys.argv[1:]])))

@@ -1,20 +1,15 @@
-"""One HTML page about a few-shot class-incremental run: how well every method did, and what AFA learned."""
+"""The files of a run: one HTML page about how well every method did and what AFA learned, and the tables."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from faverage.experiment.charts import STYLE, Series, line_chart
-from faverage.experiment.report_scores import (
-    comparison_section,
-    earlier_in_words,
-    f1_section,
-    last_section,
-    repeats_in_words,
-    scores_of,
-)
+from faverage.report.charts import STYLE, Series, line_chart
 from faverage.report.page import (
     MISSING,
     bars,
@@ -22,19 +17,60 @@ from faverage.report.page import (
     facts,
     head,
     heat_map,
+    how_to_repeat,
     number,
     page,
+    row,
     stacks,
     table,
     text,
     warnings,
 )
+from faverage.report.tables import csv_table, exact, in_latex, in_markdown, latex_table, markdown_table, plus_minus
+from faverage.storage import replacing
 
-__all__ = ["write_report"]
+__all__ = [
+    "METRICS",
+    "TABLES",
+    "earlier_in_words",
+    "latex",
+    "markdown",
+    "repeats_in_words",
+    "replacing_all",
+    "write",
+    "write_report",
+]
 
+METRICS = ("accuracy", "base", "new", "harmonic", "f1", "forgetting")
 _OWN = ("afa",)
 
 Results = dict[str, Any]
+
+
+def write(out: Path, results: Results) -> None:
+    """Write all files of a run: results.json, table.md, table.tex, table.csv, report.html.
+
+    Args:
+        out: folder of the results.
+        results: plain JSON data of a run.
+    """
+    with replacing_all(out, ("results.json", "report.html", *TABLES)) as places:
+        places["results.json"].write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        write_report(places["report.html"], results)
+        for name, made in TABLES.items():
+            places[name].write_text(made(results), encoding="utf-8")
+
+
+@contextmanager
+def replacing_all(out: Path, names: Sequence[str]) -> Iterator[dict[str, Path]]:
+    """Yield a temporary file for each name; at the end all are put in place, the first one last.
+
+    Where the first one is, all are whole and of one run.
+    """
+    with ExitStack() as stack:
+        places = {name: stack.enter_context(replacing(out / name)) for name in names}  # moved in the opposite order
+        yield places
+        (out / names[0]).unlink(missing_ok=True)
 
 
 def write_report(path: Path, results: Results) -> None:
@@ -53,27 +89,25 @@ def write_report(path: Path, results: Results) -> None:
         *([f"<p>{text(earlier_in_words(results['earlier']).capitalize())}.</p>"] if results.get("earlier") else []),
         _cards(results),
         "<h2>F1 by session</h2>",
-        f1_section(methods, looks, results.get("paper") or {}),
+        _f1_section(methods, looks, results.get("paper") or {}),
         "<h2>After the last session</h2>",
-        last_section(methods),
+        _last_section(methods),
         _confusion(methods),
-        comparison_section(results.get("comparisons") or []),
+        _comparison_section(results.get("comparisons") or []),
         _losses(methods, looks),
         _base(results.get("networks") or [results.get("base")]),
         _weights(methods, results["protocol"]),
         "<h2>Protocol</h2>",
         _protocol(results["protocol"]),
         warnings(results.get("notes") or [], "Notes on the paper"),
-        "<h2>How to repeat it</h2>",
-        f"<pre>{text(results.get('command') or MISSING)}</pre>",
-        _settings(results),
+        how_to_repeat(results.get("command"), results.get("config") or {}, results.get("versions") or {}),
     ]
     path.write_text(page(f"faverage: {name}", parts, STYLE), encoding="utf-8")
 
 
 def _cards(results: Results) -> str:
     sessions = results["protocol"]["sessions"]
-    last = {name: f1[-1] for name, f1 in scores_of(results["methods"]).items() if f1 and f1[-1] is not None}
+    last = {name: f1[-1] for name, f1 in _scores_of(results["methods"]).items() if f1 and f1[-1] is not None}
     best = max(last, key=lambda name: last[name], default=None)
     cards = [
         (str(results["dataset"]), f"dataset, {repeats_in_words(results)}"),
@@ -198,9 +232,222 @@ def _protocol(protocol: Results) -> str:
     return f"<p>{text(said)}</p>" + table(first, rows)
 
 
-def _settings(results: Results) -> str:
+def _scores_of(methods: Results) -> dict[str, list[float | None]]:
+    """Return the F1 of each method by session; None where a method has fewer sessions than another, or no number."""
+    length = max((len(method["sessions"]) for method in methods.values()), default=0)
+    scores = {}
+    for name, method in methods.items():
+        f1 = [session.get("f1") for session in method["sessions"]]
+        f1 = [None if v is None or not math.isfinite(v) else v for v in f1]
+        scores[name] = f1 + [None] * (length - len(f1))
+    return scores
+
+
+def _f1_section(methods: Results, looks: dict[str, int], paper: dict[str, Sequence[float | None]]) -> str:
+    """Return the chart of F1 against session, with bands over repeats, and its table."""
+    scores = _scores_of(methods)
+    length = max((len(f1) for f1 in scores.values()), default=0)
+    bands = {name: [_percent(s.get("f1")) for s in methods[name].get("spread") or []] for name in scores}
+    series = [Series(name, [_percent(v) for v in f1], looks[name], bands[name] or None) for name, f1 in scores.items()]
+    chart = line_chart(series, title="Macro F1 of all classes seen so far", x_label="session", y_label="F1 (%)")
+    ours, theirs = {}, {}
+    for name, f1 in scores.items():
+        ours[name] = [*f1, _mean(f1[1:] or f1)]
+        published = list(paper.get(name) or [])[:length]
+        published += [None] * (length - len(published))
+        theirs[name] = [*published, _mean(published[1:] or published)]
+    best = [_best([row[j] for row in ours.values()]) for j in range(length + 1)]
+    rows = []
+    for name, values in ours.items():
+        cells = []
+        more = [*bands[name], None] if bands[name] else [None] * len(values)
+        for value, other, top, band in zip(values, theirs[name], best, more, strict=True):
+            small = f"<small>{number(other)}</small>" if name in paper else ""
+            cells.append(f"{_bold(value, top)}{_spread(band)}{small}")
+        rows.append(_row(name, numbers=cells))
+    note = "Percent, by session (0 is the base session); the best of each column is bold."
+    if any(name in paper for name in methods):
+        note += " Small below ours: the paper's number, where it has that method."
+    if any(bands.values()):
+        note += " Bands and ±: one standard deviation over repeats."
+    first = head(["method"], [*(str(k) for k in range(length)), "mean 1…"])
+    return (chart if length > 1 else "") + f'<p class="soft">{note}</p>' + table(first, rows, "scores")
+
+
+def _last_section(methods: Results) -> str:
+    """Return the table of all metrics after the last session."""
+    length = max((len(method["sessions"]) for method in methods.values()), default=0)
+    last = {name: m["sessions"][-1] if len(m["sessions"]) == length > 0 else {} for name, m in methods.items()}
+    values = {name: [session.get(metric) for metric in METRICS] for name, session in last.items()}
+    best = []
+    for j, metric in enumerate(METRICS):
+        best.append(_best([row[j] for row in values.values()], lowest=metric == "forgetting"))
+    rows = []
+    for name, found in values.items():
+        spread = (methods[name].get("spread") or [{}])[-1]
+        more = [_spread(_percent(spread.get(metric))) for metric in METRICS]
+        cells = [f"{_bold(v, top)}{m}" for v, top, m in zip(found, best, more, strict=True)]
+        seconds = [session.get("seconds") for session in methods[name]["sessions"]]
+        total = sum(s for s in seconds if s is not None) if any(s is not None for s in seconds) else None
+        rows.append(_row(name, numbers=[*cells, number(total)]))
+    note = (
+        "Percent. Base and new are the accuracies on base and on new classes, harmonic is their harmonic mean; "
+        "forgetting is what earlier classes lost since their best session, so less is better. "
+        "The time is that of all sessions."
+    )
+    first = head(["method"], ["accuracy", "base", "new", "harmonic", "F1", "forgetting", "time (s)"])
+    return f'<p class="soft">{note}</p>' + table(first, rows, "scores")
+
+
+def _comparison_section(comparisons: Sequence[Results]) -> str:
+    """Return the differences of F1 between the reference and every other method, with their intervals."""
+    if not comparisons:
+        return ""
+    rows = []
+    for one in comparisons:
+        what, *numbers = _compared(one)
+        rows.append(_row(one["method"], [what], numbers))
+    reference = text(comparisons[0]["reference"])
+    note = (
+        f"F1 of {reference} minus that of each method, in points, over repeats with the same seed and the same shots "
+        "for both; the interval is the 95 % confidence interval of a paired t-test."
+    )
+    first = head(["method", "F1 of the"], ["difference", "interval", f"{reference} wins"])
+    return f'<h2>{reference} against the others</h2><p class="soft">{note}</p>' + table(first, rows, "scores")
+
+
+def repeats_in_words(results: Results) -> str:
+    """Return which seeds and how many draws a run had.
+
+    >>> repeats_in_words({"seed": 3}), repeats_in_words({"seed": 0, "config": {"seeds": [0, 1], "draws": 5}})
+    ('seed 3', 'seeds 0, 1, 5 draws each')
+    """
     config = results.get("config") or {}
-    lines = "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in config.items())
-    versions = ", ".join(f"{name} {version}" for name, version in (results.get("versions") or {}).items())
-    settings = f"<h3>Settings</h3><pre>{text(lines)}</pre>" if lines else ""
-    return settings + f'<p class="soft">{text(versions)}</p>'
+    seeds, draws = config.get("seeds") or [results.get("seed", MISSING)], config.get("draws") or 1
+    words = f"seed{'' if len(seeds) == 1 else 's'} " + ", ".join(map(str, seeds))
+    return words + (
+        f", {draws} draws each" if draws > 1 and len(seeds) > 1 else f", {draws} draws" if draws > 1 else ""
+    )
+
+
+def earlier_in_words(earlier: list[Results]) -> str:
+    """Return which results are of an earlier run, and of when.
+
+    >>> earlier_in_words([{"method": "afa", "seed": 0, "draw": d, "date": f"2026-01-0{d + 1}"} for d in (0, 1)])
+    'taken from an earlier run with the same settings, data and code: afa (2026-01-01 to 2026-01-02)'
+    """
+    dates: dict[str, list[str]] = {}
+    for one in earlier:
+        dates.setdefault(one["method"], []).append(one["date"])
+    spans = {name: sorted({min(found), max(found)}) for name, found in dates.items()}
+    said = ", ".join(f"{name} ({' to '.join(span)})" for name, span in spans.items())
+    return f"taken from an earlier run with the same settings, data and code: {said}"
+
+
+def _compared(one: Results) -> list[str]:
+    """Return a comparison of two methods in words: F1 of what, the difference, its interval, who wins."""
+    what = "last session" if one["what"] == "last" else "mean of sessions"
+    interval = f"{100 * one['low']:+.2f} to {100 * one['high']:+.2f}"
+    return [what, f"{100 * one['difference']:+.2f}", interval, f"{one['wins']} of {one['repeats']}"]
+
+
+def _row(name: str, words: Sequence[str] = (), numbers: Sequence[str] = ()) -> str:
+    """Return a row of a table; our own method's is marked."""
+    return row(name, words, numbers, kind="own" if name in _OWN else "")
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _best(values: Sequence[float | None], lowest: bool = False) -> str:
+    known = [v for v in values if v is not None and number(v) != MISSING]
+    return number((min if lowest else max)(known), scale=100) if known else ""
+
+
+def _bold(value: float | None, best: str) -> str:
+    shown = number(value, scale=100)
+    return f"<b>{shown}</b>" if shown == best else shown
+
+
+def _spread(band: float | None) -> str:
+    return "" if band is None else f" ± {band:.2f}"
+
+
+def markdown(results: Results) -> str:
+    """Return both tables as Markdown, with the paper's numbers below ours where there are any."""
+    methods, paper = results["methods"], results.get("paper") or {}
+    n = max(len(method["sessions"]) for method in methods.values())
+    by_session, last = [], []
+    for name, method in methods.items():
+        values, cells = _f1(method, " ± ")
+        by_session.append([in_markdown(name), *cells, f"{_later(values):.2f}"])
+        if name in paper and len(paper[name]) == n:
+            cells = [f"{v:.2f}" for v in (*paper[name], _later(paper[name]))]
+            by_session.append([f"*{in_markdown(name)}, the paper*", *cells])
+        final, spread = method["sessions"][-1], (method.get("spread") or [{}])[-1]
+        last.append([in_markdown(name), *(plus_minus(final[d], spread.get(d), scale=100) for d in METRICS)])
+    lines = [f"# {in_markdown(results['dataset'])}, {repeats_in_words(results)}", ""]
+    lines += [f"Macro F1 (%) after each session{', ± standard deviation over repeats' * bool(results.get('repeats'))}."]
+    lines += ["", *markdown_table(["method"], [*map(str, range(n)), "mean 1…"], by_session)]
+    lines += ["", "Last session (%).", "", *markdown_table(["method"], METRICS, last)]
+    found = results.get("comparisons") or []
+    if found:
+        reference = in_markdown(found[0]["reference"])
+        lines += ["", f"F1 of {reference} minus that of each method, in points, paired over repeats.", ""]
+        rows = [[in_markdown(one["method"]), *_compared(one)] for one in found]
+        lines += markdown_table(["method", "F1 of the"], ["difference", "95 % interval", "wins"], rows)
+    return "\n".join(lines) + "\n"
+
+
+def latex(results: Results) -> str:
+    """Return the table of F1 by session in LaTeX, the best of each column bold."""
+    found = {name: _f1(method, r" $\pm$ ") for name, method in results["methods"].items()}
+    n = max(len(values) for values, _ in found.values())
+    best = [max(values[k] for values, _ in found.values()) for k in range(n)]
+    rows = []
+    for name, (values, cells) in found.items():
+        marked = zip(values, cells, best, strict=False)
+        rows.append([in_latex(name), *(_in_bold(cell) if v == top else cell for v, cell, top in marked)])
+    return latex_table("Method", [*map(str, range(n))], rows)
+
+
+def _in_bold(cell: str) -> str:
+    """Return a cell in LaTeX with its mean bold, and its standard deviation as it is."""
+    mean, space, spread = cell.partition(" ")
+    return rf"\textbf{{{mean}}}{space}{spread}"
+
+
+def csv_of(results: Results) -> str:
+    """Return CSV with one row a method and session, and a repeat where there are several."""
+    repeats = results.get("repeats") or []
+    rows = [
+        [*([repeat["seed"], repeat["draw"]] if repeats else []), name, k, *(exact(session[d]) for d in METRICS)]
+        for repeat in repeats or [results]
+        for name, method in repeat["methods"].items()
+        for k, session in enumerate(method["sessions"])
+    ]
+    return csv_table([*(["seed", "draw"] if repeats else []), "method", "session", *METRICS], rows)
+
+
+def _f1(method: Results, sign: str) -> tuple[list[float], list[str]]:
+    """Return the F1 of a method in percent by session, as numbers, and in words with the deviation over repeats."""
+    values = [session["f1"] for session in method["sessions"]]
+    spread = [session["f1"] for session in method.get("spread") or []] or [None] * len(values)
+    cells = [plus_minus(v, s, scale=100, sign=sign) for v, s in zip(values, spread, strict=True)]
+    return [100 * v for v in values], cells
+
+
+def _later(values: Sequence[float]) -> float:
+    """Return the mean over the sessions after the base."""
+    later = values[1:] or values
+    return sum(later) / len(later)
+
+
+TABLES: dict[str, Callable[[Results], str]] = {"table.md": markdown, "table.tex": latex, "table.csv": csv_of}
+"""The table files of a run, and what writes each."""

@@ -7,7 +7,6 @@ import json
 import platform
 import time
 import warnings
-from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,10 +22,8 @@ from faverage.experiment.methods import run_methods
 from faverage.experiment.paper import NOTES, PAPER
 from faverage.experiment.ready import write_features
 from faverage.experiment.repeats import combine, compare
-from faverage.experiment.report_scores import earlier_in_words
-from faverage.experiment.tables import TABLES
+from faverage.experiment.report import earlier_in_words, write
 from faverage.experiment.trouble import results_folder
-from faverage.storage import replacing
 
 if TYPE_CHECKING:
     from faverage.vision import Team
@@ -111,7 +108,7 @@ def _alone(
         "notes": NOTES.get(config.dataset, []),
     }
     progress("writing the results", 0, 0)
-    _write(out, results)
+    write(out, results)
     return results
 
 
@@ -170,20 +167,6 @@ def _team(config: RunConfig) -> Team:
         return join(config.devices, config.nodes, device=config.device)
     except (ImportError, ValueError) as error:
         raise ConfigError(f"devices: {error}") from None
-
-
-def _write(out: Path, results: dict[str, Any]) -> None:
-    """Write all files, then put them in place, results.json last: where it is, all are whole and of one run."""
-    from faverage.experiment.report import write_report
-
-    with ExitStack() as stack:
-        names = ("results.json", "report.html", *TABLES)  # moved in the opposite order
-        places = {name: stack.enter_context(replacing(out / name)) for name in names}
-        places["results.json"].write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        write_report(places["report.html"], results)
-        for name, table in TABLES.items():
-            places[name].write_text(table(results), encoding="utf-8")
-        (out / "results.json").unlink(missing_ok=True)
 
 
 def _brief(repeat: dict[str, Any]) -> dict[str, Any]:

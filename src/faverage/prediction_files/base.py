@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from faverage.errors import UserError
+from faverage.progress import Progress
 
-__all__ = ["Listener", "UserError", "count", "model_names", "printable", "some"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Listener", "Screen", "UserError", "count", "model_names", "printable", "some"]
 
 
 class Listener:
@@ -34,6 +39,32 @@ class Listener:
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Hear that ``done`` of ``total`` steps of ``what`` are over."""
+
+
+class Screen(Listener):
+    """Prints warnings, and shows a bar while it is open, which leaves nothing behind; lines where no terminal is."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._progress = Progress(patient=False, columns="what bar count elapsed", console=console)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.close()
+
+    def note(self, text: str) -> None:
+        """Print and keep a warning."""
+        from rich.text import Text
+
+        super().note(text)
+        self._console.print(Text.assemble(("Warning: ", "yellow"), printable(text)), soft_wrap=True)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Move the bar of ``what``, which takes the place of what is over; or write a line where it is time to."""
+        self._progress(what, done, total)
 
 
 def count(number: int, noun: str) -> str:

@@ -1,21 +1,85 @@
-"""One HTML page about a run: no scripts, nothing loaded from elsewhere, light or dark as the reader prefers."""
+"""What a run of ``fuse_files`` found: as data, as one HTML page, and as tables on a terminal."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from faverage.afa.explain import Explanation
-from faverage.prediction_files.compare import Comparison
-from faverage.prediction_files.result import Member, Result
-from faverage.report.page import MISSING, bars, facts, head, heat_map, page, table, text, warnings
+from faverage.prediction_files.base import printable
+from faverage.prediction_files.compare import Comparison, Score
+from faverage.report.page import (
+    MISSING,
+    bars,
+    facts,
+    head,
+    heat_map,
+    how_to_repeat,
+    page,
+    row,
+    table,
+    text,
+    warnings,
+)
 
-__all__ = ["model_shares", "write_report"]
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+__all__ = ["Member", "Result", "show", "write_report"]
+
+_MOST_CLASSES = 20  # classes whose trusted model is printed; the page has them all
+_COLUMNS = ("log-loss", "accuracy", "macro F1", "fit (s)")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model: its name, its file, how many rows it answered, and the classes it knows."""
+
+    name: str
+    path: Path
+    rows: int
+    classes: list[str]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run of ``fuse_files`` found.
+
+    Attributes:
+        members: the models, in order.
+        labels: the file of labels.
+        classes: the N labels.
+        rows: how many ids were predicted,
+        labelled: and how many of them were trained on.
+        fuser: the name of the fuser that was fitted.
+        comparison: all fusers and models on held-out rows.
+        explanation: what the weights of AFA say; None where it could not be fitted.
+        unexplained: why there is no explanation.
+        warnings: everything odd about the files.
+        command: the command that does the same again.
+        outputs: the files written: predictions, report, fuser.
+    """
+
+    members: list[Member]
+    labels: Path
+    classes: list[str]
+    rows: int
+    labelled: int
+    fuser: str
+    comparison: Comparison
+    explanation: Explanation | None
+    unexplained: str
+    warnings: list[str]
+    command: str
+    outputs: list[Path]
 
 
 def write_report(path: Path, result: Result) -> None:
@@ -41,21 +105,10 @@ def write_report(path: Path, result: Result) -> None:
         "<h2>What was fused</h2>",
         f"<p>Labels come from {text(str(result.labels))}.</p>",
         _members(result.members, result.classes, result.rows),
-        "<h2>How to repeat it</h2>",
-        f"<pre>{text(result.command)}</pre>",
-        f'<p class="soft">{text(_versions())}</p>',
+        how_to_repeat(result.command, {}, _versions()),
     ]
     title = f"Fused: {', '.join(m.name for m in result.members)}"
     path.write_text(page(title, parts), encoding="utf-8")
-
-
-def model_shares(
-    explanation: Explanation,
-) -> tuple[list[str], list[str], np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
-    """Return the models, the classes and the share ``(N, K)`` of each model for each class."""
-    models = list(dict.fromkeys(str(row[1]) for row in explanation.models.rows))
-    shares = np.array([float(row[2]) for row in explanation.models.rows]).reshape(-1, len(models))
-    return models, [str(row[0]) for row in explanation.trusted.rows], shares
 
 
 def _comparison(comparison: Comparison, chosen: str) -> str:
@@ -63,23 +116,21 @@ def _comparison(comparison: Comparison, chosen: str) -> str:
         return '<p class="soft">Nothing was compared (--compare none).</p>'
     rows = []
     for score in comparison.scores:
-        mark = ' class="chosen"' if score.name == chosen else ""
-        name = f'<td class="name">{text(score.name)}</td>'
+        mark = "chosen" if score.name == chosen else ""
         if score.failed:
-            rows.append(f'<tr{mark}>{name}<td colspan="4" class="soft">failed: {text(score.failed)}</td></tr>')
-            continue
-        cells = [f"{score.log_loss:.4f}", f"{score.accuracy:.4f}", f"{score.macro_f1:.4f}"]
-        cells.append(MISSING if score.seconds is None else f"{score.seconds:.2f}")
-        rows.append(f"<tr{mark}>{name}" + "".join(f'<td class="n">{cell}</td>' for cell in cells) + "</tr>")
+            cells = f'<td colspan="4" class="soft">failed: {text(score.failed)}</td>'
+            rows.append(row(score.name, rest=cells, kind=mark))
+        else:
+            rows.append(row(score.name, numbers=_numbers(score), kind=mark))
     note = f"{comparison.describe()} A model that does not know every class is completed with equal probabilities."
-    first = head(["fuser or model"], ["log-loss", "accuracy", "macro F1", "fit (s)"])
+    first = head(["fuser or model"], _COLUMNS)
     return f'<p class="soft">{text(note)}</p>' + table(first, rows)
 
 
 def _explanation(explanation: Explanation | None, why: str) -> str:
     if explanation is None:
         return f"<p>There is no explanation: {text(why)}.</p>"
-    models, classes, shares = model_shares(explanation)
+    models, classes, shares = _model_shares(explanation)
     return (
         '<p class="soft">Shares of the fused output, read off the weights; they sum to one.</p>'
         "<h3>Means</h3>"
@@ -112,10 +163,92 @@ def _date() -> str:
     return datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
 
 
-def _versions() -> str:
+def _versions() -> dict[str, str]:
     from faverage import __version__
 
-    return (
-        f"faverage {__version__}, Python {platform.python_version()}, torch {torch.__version__}, "
-        f"numpy {np.__version__}, {platform.system()} {platform.machine()}"
+    found = {"faverage": __version__, "Python": platform.python_version(), "torch": torch.__version__}
+    return found | {"numpy": np.__version__, platform.system(): platform.machine()}
+
+
+def _numbers(score: Score) -> list[str]:
+    """Return the numbers of a fuser or model, one for each of the columns."""
+    numbers = [f"{value:.4f}" for value in (score.log_loss, score.accuracy, score.macro_f1)]
+    return [*numbers, MISSING if score.seconds is None else f"{score.seconds:.2f}"]
+
+
+def _model_shares(
+    explanation: Explanation,
+) -> tuple[list[str], list[str], np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
+    """Return the models, the classes and the share ``(N, K)`` of each model for each class."""
+    models = list(dict.fromkeys(str(row[1]) for row in explanation.models.rows))
+    shares = np.array([float(row[2]) for row in explanation.models.rows]).reshape(-1, len(models))
+    return models, [str(row[0]) for row in explanation.trusted.rows], shares
+
+
+def show(result: Result, console: Console) -> None:
+    """Print the comparison, what AFA learned, and which files were written."""
+    if result.comparison.scores:
+        _show_comparison(result, console)
+    _show_explanation(result, console)
+    console.print(
+        _words(f"Fitted {result.fuser} on {result.labelled:,} labelled rows; predicted {result.rows:,} rows."),
+        soft_wrap=True,
     )
+    console.print(_words("Wrote " + ", ".join(map(str, result.outputs))), soft_wrap=True)
+
+
+def _show_comparison(result: Result, console: Console) -> None:
+    from rich.table import Table
+
+    console.print(_words(result.comparison.describe()))
+    shown = Table()
+    shown.add_column("fuser or model", overflow="fold")
+    for name in _COLUMNS:
+        shown.add_column(name, justify="right", no_wrap=True)
+    failed = []
+    for score in result.comparison.scores:
+        style = "bold" if score.name == result.fuser else ""
+        if score.failed:
+            failed.append(score)
+            shown.add_row(_words(score.name), "failed", "", "", "", style=style)
+        else:
+            shown.add_row(_words(score.name), *_numbers(score), style=style)
+    console.print(shown)
+    for score in failed:
+        console.print(_words(f"{score.name} failed: {score.failed}", "yellow"), soft_wrap=True)
+
+
+def _show_explanation(result: Result, console: Console) -> None:
+    from rich.table import Table
+
+    if result.explanation is None:
+        console.print(_words(f"AFA cannot be explained: {result.unexplained}", "yellow"), soft_wrap=True)
+        return
+    models, _, shares = _model_shares(result.explanation)
+    overall = [
+        ("Share of each mean in AFA", [(str(name), float(share)) for name, share in result.explanation.means.rows]),
+        ("Share of each model in AFA", list(zip(models, shares.mean(0).tolist(), strict=True))),
+    ]
+    for title, rows in overall:
+        console.print()
+        console.print(_words(title))
+        shown = Table(show_header=False)
+        for name, share in rows:
+            shown.add_row(_words(name, overflow="fold"), _words(f"{share:.1%}", justify="right"))
+        console.print(shown)
+    console.print()
+    console.print(_words("Most trusted model by class"))
+    shown = Table("class", "model", "share", "mean")
+    trusted = result.explanation.trusted.rows
+    for label, model, share, mean in trusted[:_MOST_CLASSES]:
+        shown.add_row(_words(str(label)), _words(str(model)), f"{share:.1%}", _words(str(mean)))
+    if len(trusted) > _MOST_CLASSES:
+        shown.add_row(f"… {len(trusted) - _MOST_CLASSES} more in the report")
+    console.print(shown)
+
+
+def _words(said: str, style: str = "", **options: Any) -> Text:
+    """Return text for the console, in which nothing can steer the terminal."""
+    from rich.text import Text
+
+    return Text(printable(said), style, **options)

@@ -18,8 +18,7 @@ from faverage.prediction_files.compare import Comparison, chosen_fusers, new_fus
 from faverage.prediction_files.compare import compare as compare_fusers
 from faverage.prediction_files.join import check_classes, join, labels_of
 from faverage.prediction_files.read import read_labels, read_predictions
-from faverage.prediction_files.report import write_report
-from faverage.prediction_files.result import Member, Result
+from faverage.prediction_files.report import Member, Result, write_report
 from faverage.prediction_files.tables import Predictions
 from faverage.prediction_files.write import check_headings, check_outputs, write_predictions, writing
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 
 __all__ = [
@@ -14,8 +15,10 @@ __all__ = [
     "facts",
     "head",
     "heat_map",
+    "how_to_repeat",
     "number",
     "page",
+    "row",
     "stacks",
     "table",
     "text",
@@ -175,6 +178,30 @@ def table(first: str, rows: Iterable[str], kind: str = "") -> str:
         + "\n".join(rows)
         + "\n</tbody></table></div>"
     )
+
+
+def row(name: str, words: Iterable[str] = (), numbers: Iterable[str] = (), *, rest: str = "", kind: str = "") -> str:
+    """Return a row of a table.
+
+    Args:
+        name: what it is about, plain text.
+        words: plain text of the cells after it.
+        numbers: HTML of the cells after those, set to the right.
+        rest: HTML of further cells, with their tags.
+        kind: class of the row, such as ``chosen`` or ``own``, which mark it.
+    """
+    kind = f' class="{kind}"' if kind else ""
+    cells = "".join(f"<td>{text(word)}</td>" for word in words)
+    cells += "".join(f'<td class="n">{cell}</td>' for cell in numbers)
+    return f'<tr{kind}><td class="name">{text(name)}</td>{cells}{rest}</tr>'
+
+
+def how_to_repeat(command: str | None, settings: Mapping[str, object], versions: Mapping[str, str]) -> str:
+    """Return the last section of a page: the command, all settings, and the versions that computed."""
+    lines = "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in settings.items())
+    said = f"<h3>Settings</h3><pre>{text(lines)}</pre>" if lines else ""
+    found = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f'<h2>How to repeat it</h2>\n<pre>{text(command or MISSING)}</pre>\n{said}<p class="soft">{text(found)}</p>'
 
 
 def heat_map(
