@@ -10,7 +10,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from faverage import AFA, _code, export_onnx, load, save
+from faverage import AFA, export_onnx, load, save
+from faverage import code as _code
 from faverage.storage import read_checked, read_json, write_checked
 
 
@@ -83,6 +84,7 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch) -> None:
     assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["softmax", "normalise", "power", "identity"])
 @pytest.mark.parametrize("structure", ["full", "per_class", "scalar"])
 def test_onnx_agrees(tmp_path, structure: str, output: str) -> None:
