@@ -6,11 +6,13 @@ import io
 import json
 import os
 import random
+import select
 import shutil
 import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +25,7 @@ from faverage.app.model import Model, ModelError, open_picture
 from faverage.app.names import BusyError
 from faverage.fscil import FewShotLearner
 from faverage.storage import read_tensors, write_tensors
-from helpers_model import (  # noqa: F401
-    data_of,
-    folder_fixture,
-    learner_of_shapes,
-    made_fixture,
-    model_fixture,
-    mutated,
-    pictures,
-)
+from helpers_model import data_of, learner_of_shapes, mutated, pictures
 from helpers_paths import TESTS
 
 
@@ -40,29 +34,47 @@ def record(folder: Path) -> dict[str, Any]:
     return found
 
 
-def python(*arguments: object) -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
 # Writers --------------------------------------------------------------------------------------------------------------
 
 
-def campaign(kind: str, count: int, folder: Path) -> dict[str, Any]:
-    """Run one of folder_campaigns, which says what must hold; FAVERAGE_CAMPAIGN gives a longer one."""
-    times = int(os.environ.get("FAVERAGE_CAMPAIGN", count))
-    process = python(TESTS / "folder_campaigns.py", kind, times, 0, folder)
-    out, errors = process.communicate(timeout=180 + 3 * times)
-    assert process.returncode == 0, errors[-2000:] + out
-    found: dict[str, Any] = json.loads(out)
-    return found
+Campaign = Callable[[str, int, Path], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Iterator[Campaign]:
+    """Run one of folder_campaigns, which says what must hold; FAVERAGE_CAMPAIGN gives a longer one.
+
+    All run in one process, whose children are forked: threads of this process would not survive that.
+    """
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    command = [sys.executable, str(TESTS / "folder_campaigns.py"), "answer"]
+    process = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None
+    asked, answered = process.stdin, process.stdout
+
+    def ask(kind: str, count: int, folder: Path) -> dict[str, Any]:
+        times = int(os.environ.get("FAVERAGE_CAMPAIGN", count))
+        asked.write(json.dumps([kind, times, 0, str(folder)]) + "\n")
+        asked.flush()
+        ready, _, _ = select.select([answered], [], [], 180 + 3 * times)
+        assert ready, "the campaign does not end"
+        line = answered.readline()
+        assert line, "the process of the campaigns is gone"
+        found: dict[str, Any] = json.loads(line)
+        assert "broken" not in found, found["broken"]
+        return found
+
+    with process:
+        yield ask
+        process.kill()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_killed_while_it_teaches_forgets_and_undoes_the_model_is_the_old_or_the_new_one(folder: Path) -> None:
+def test_killed_while_it_teaches_forgets_and_undoes_the_model_is_the_old_or_the_new_one(
+    campaign: Campaign, folder: Path
+) -> None:
     found = campaign("kill", 30, folder)
     assert found["kills"] >= 30 and found["in the middle"] > 0
     model = Model.load(folder, device="cpu")
@@ -74,14 +86,14 @@ def test_killed_while_it_teaches_forgets_and_undoes_the_model_is_the_old_or_the_
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_files_that_cannot_grow_leave_the_old_state(folder: Path) -> None:
+def test_files_that_cannot_grow_leave_the_old_state(campaign: Campaign, folder: Path) -> None:
     found = campaign("limit", 12, folder)
     assert sum(found["refused"].values()) + found["changes made"] >= 12 and found["refused"]
     assert {p.name for p in (folder / "states").iterdir()} == set(record(folder)["states"])
 
 
 @pytest.mark.slow
-def test_a_disk_without_room_says_so(folder: Path) -> None:
+def test_a_disk_without_room_says_so(campaign: Campaign, folder: Path) -> None:
     found = campaign("full", 6, folder)
     if "skipped" in found:
         pytest.skip(found["skipped"])
@@ -90,14 +102,15 @@ def test_a_disk_without_room_says_so(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_two_processes_that_change_a_model_at_once_wait_for_each_other(folder: Path) -> None:
+def test_two_processes_that_change_a_model_at_once_wait_for_each_other(campaign: Campaign, folder: Path) -> None:
     found = campaign("race", 6, folder)
     model = Model.load(folder, device="cpu")
     assert found["changes"] + found["refused"] >= 12 and len(model.history()) == model.version == found["changes"] + 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_a_lock_that_is_held_refuses_in_words_and_changes_nothing(folder: Path) -> None:
+def test_a_lock_that_is_held_refuses_in_words_and_changes_nothing(campaign: Campaign, folder: Path) -> None:
     found = campaign("lock", 8, folder)
     assert found["changes"] + found["refused"] >= 8 and found["changes"] and found["refused"]
 
@@ -256,6 +269,7 @@ def test_a_record_of_hostile_json_is_refused(folder: Path, text: str) -> None:
     assert "cannot be read" in refusal(folder)
 
 
+@pytest.mark.slow
 def test_any_mutation_is_refused_or_answers_with_numbers(tmp_path: Path, made: Path) -> None:
     folder, rng, images = tmp_path / "model", random.Random(0), pictures("cross", 1)
     shutil.copytree(made, folder)

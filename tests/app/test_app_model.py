@@ -18,7 +18,9 @@ from faverage.app.folder import Folder, State
 from faverage.app.model import Model, ModelError, clean_name
 from faverage.app.photos import open_picture, squares
 from faverage.fscil import FewShotLearner
-from helpers_model import NAMES, folder_fixture, made_fixture, model_fixture, pictures  # noqa: F401
+from helpers_model import NAMES, pictures
+
+pytestmark = pytest.mark.slow
 
 
 def best(model: Model, kind: str) -> list[str]:
@@ -203,7 +205,6 @@ def test_undo_goes_back_step_by_step(model: Model) -> None:
     assert [h["what"] for h in model.history()[-3:]] == ["undo"] * 3 and model.version == 7
 
 
-@pytest.mark.slow
 def test_the_last_twenty_changes_are_kept_and_no_more(model: Model) -> None:
     for i in range(22):
         model.teach("grows", pictures("stripes 1", 1, seed=i))

@@ -17,7 +17,7 @@ from faverage.app.onnx import export_learner
 from faverage.app.photos import squares
 from faverage.fscil import FewShotLearner
 from faverage.vision import Evaluate
-from helpers_model import NAMES, folder_fixture, made_fixture, model_fixture, pictures  # noqa: F401
+from helpers_model import NAMES, pictures
 from helpers_paths import ROOT
 from helpers_vision import drawn, quick
 

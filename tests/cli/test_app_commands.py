@@ -17,8 +17,9 @@ from faverage.app.demo import digits_model, draw
 from faverage.app.model import Model
 from faverage.cli.commands import app
 from faverage.storage import cache_folder
-from helpers_model import NAMES, data_of, folder_fixture, made_fixture, pictures  # noqa: F401
-from helpers_run import own_cache  # noqa: F401
+from helpers_model import NAMES, data_of, pictures
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 
 
 def call(*arguments: object, code: int = 0) -> Any:
@@ -53,7 +54,6 @@ def names(folder: Path) -> list[str]:
 # From photos to answers -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_train_teach_predict_forget_undo_export(tmp_path: Path) -> None:
     model = tmp_path / "models" / "shapes"
     root = photos(tmp_path / "photos", 40)
@@ -145,7 +145,6 @@ def test_the_size_of_the_photos_chooses_the_network(tmp_path: Path, monkeypatch:
     call("teach", tmp_path / "m1", "cross", save(tmp_path / "cross", "cross", 2))
 
 
-@pytest.mark.slow
 def test_from_a_run_that_learned_turned_images(tmp_path: Path) -> None:
     call("run", "digits", "--recipe", "best", "--epochs", 2, "--views", 1, "--jobs", 1, "--out", tmp_path / "run")
     call("train", "--from-run", tmp_path / "run", "--out", tmp_path / "model")
@@ -167,7 +166,6 @@ def test_from_a_finished_run(tmp_path: Path) -> None:
     assert "no finished run" in refused("train", "--from-run", tmp_path, "--out", tmp_path / "b")
 
 
-@pytest.mark.slow
 def test_the_embedded_model_knows_digits_and_learns_symbols(tmp_path: Path) -> None:
     from sklearn.datasets import load_digits
 

@@ -8,19 +8,7 @@ import pytest
 
 from faverage.data import Benchmark, DataError, Session, benchmark_names, draw_shots, load_benchmark, store
 from faverage.data.decode import decode
-from helpers_data import (
-    SMALL,
-    aircraft,
-    cache_fixture,  # noqa: F401
-    cifar,
-    cub,
-    mini_folders,
-    mini_zips,
-    photos,
-    picture,
-    same,
-    tiered,
-)
+from helpers_data import SMALL, aircraft, cifar, cub, mini_folders, mini_zips, photos, picture, same, tiered
 from helpers_paths import DATA
 
 LAYOUTS = {

@@ -9,18 +9,7 @@ import pytest
 from PIL import Image
 
 from faverage.data import DataError, load_benchmark
-from helpers_data import (
-    SMALL,
-    cache_fixture,  # noqa: F401
-    cifar,
-    cub,
-    mini_folders,
-    mini_zips,
-    photos,
-    picture,
-    put,
-    same,
-)
+from helpers_data import SMALL, cifar, cub, mini_folders, mini_zips, photos, picture, put, same
 
 
 def test_broken_images_are_named_and_skipped(tmp_path: Path, cache: Path) -> None:

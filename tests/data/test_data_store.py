@@ -13,12 +13,7 @@ from PIL import Image
 
 from faverage.data import DataError, load_benchmark, store
 from faverage.data.decode import decode
-from helpers_data import (
-    cache_fixture,  # noqa: F401
-    photos,
-    picture,
-    put,
-)
+from helpers_data import photos, picture, put
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "P", "RGBA", "LA", "1", "I;16", "I", "F", "RGB"])

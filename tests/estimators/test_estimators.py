@@ -26,11 +26,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_dense_data, parametrize_with_checks
 
 from faverage import AFAClassifier, AFARegressor, Explanation
-from helpers_estimators import (
-    classifiers,
-    iris_fixture,  # noqa: F401
-    names_fixture,  # noqa: F401
-)
+from helpers_estimators import classifiers
 from helpers_paths import ROOT
 
 
@@ -38,6 +34,7 @@ def regressors() -> list:
     return [("tree", DecisionTreeRegressor(max_depth=3, random_state=0)), ("ridge", Ridge())]
 
 
+@pytest.mark.slow
 @parametrize_with_checks([AFAClassifier(classifiers()), AFARegressor(regressors())])
 def test_scikit_learn_check(estimator, check) -> None:
     check(estimator)

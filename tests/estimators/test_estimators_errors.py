@@ -9,11 +9,7 @@ from sklearn.naive_bayes import GaussianNB
 
 from faverage import AFAClassifier, AFARegressor, get_mean
 from faverage.estimators.regression import fit_regression
-from helpers_estimators import (
-    Net,
-    classifiers,
-    iris_fixture,  # noqa: F401
-)
+from helpers_estimators import Net, classifiers
 
 
 class Pair(torch.nn.Module):

@@ -16,11 +16,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.naive_bayes import GaussianNB
 
 from faverage import AFAClassifier, AFARegressor
-from helpers_estimators import (
-    Net,
-    iris_fixture,  # noqa: F401
-    names_fixture,  # noqa: F401
-)
+from helpers_estimators import Net
 from helpers_paths import ROOT
 
 

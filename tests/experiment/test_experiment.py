@@ -150,6 +150,7 @@ def test_command_says_what_is_wrong(tmp_path: Path, arguments: list[str], words:
     assert not (tmp_path / "out" / "results.json").exists()
 
 
+@pytest.mark.slow
 def test_command_prints_the_table(tmp_path: Path) -> None:
     arguments = ["run", "digits", "--methods", "prototypes,vote", "--epochs", "1", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)

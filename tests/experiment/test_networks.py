@@ -16,7 +16,7 @@ from faverage.experiment.pictures import load_pictures, seen_by
 from faverage.experiment.rivals import rival_recipe
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.shared import mark, read_shared
-from helpers_run import command, numbers, said, shared_cache  # noqa: F401
+from helpers_run import command, numbers, said
 
 RUN = "epochs: 1\nmethods: [prototypes, geometric, logistic]\njobs: 1\n"
 TWO = RUN + "networks:\n  - {}\n  - {start: 1, views: [plain, turn-1]}\n"

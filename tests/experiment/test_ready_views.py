@@ -16,14 +16,14 @@ from faverage.experiment.recipes import BEST
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.shared import mark
 from faverage.fscil import CosineHead, FewShotLearner, ViewLearner
-from helpers_run import command, numbers, said, shared_cache  # noqa: F401
+from helpers_run import command, numbers, said
 
 VIEWS = ["plain", "turn-1", "turn-2"]
 BASE, NEW, D = 4, 5, 6
 RUN = "epochs: 1\nmethods: [prototypes, no-fine-tuning, geometric, log-pool, logistic, afa]\njobs: 1\n"
 
 
-pytestmark = pytest.mark.usefixtures("shared_cache")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_cache")]
 
 
 def made(path: Path, **changes: Any) -> Path:
@@ -277,7 +277,6 @@ def test_what_cannot_be_written_is_refused_before_any_work(
     assert not (tmp_path / "out" / "work").exists()
 
 
-@pytest.mark.slow
 def test_two_networks_in_one_file(tmp_path: Path) -> None:
     """A turned network with cosine heads and a plain one with linear heads, side by side."""
     (tmp_path / "run.yaml").write_text(RUN + "turned: true\nviews: [plain, turn-1]\nnetworks: [{}, {turned: false}]\n")

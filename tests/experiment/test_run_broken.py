@@ -18,7 +18,9 @@ from faverage.experiment.ready import read_features
 from faverage.experiment.resume import read_left, write_left
 from faverage.experiment.sweep import Plan
 from faverage.vision import get_backbone, load_weights
-from helpers_run import command, mutated, npy, numbers, own_cache, ready, said  # noqa: F401
+from helpers_run import command, mutated, npy, numbers, ready, said
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 
 SETTINGS = """\
 epochs: 2

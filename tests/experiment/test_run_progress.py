@@ -8,7 +8,9 @@ from faverage import progress as _lines
 from faverage.data.progress import Progress
 from faverage.progress import Lines
 from faverage.vision.engine.report import Report
-from helpers_run import FAST, command, own_cache, said  # noqa: F401
+from helpers_run import FAST, command, said
+
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

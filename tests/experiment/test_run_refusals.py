@@ -11,18 +11,9 @@ import pytest
 
 from faverage.data import benchmark_names
 from helpers_data import mini_zips, photos
-from helpers_run import (
-    FAST,
-    ODD,
-    QUICK,
-    command,
-    npy,
-    numbers,
-    odd_photos,
-    own_cache,  # noqa: F401
-    ready,
-    said,
-)
+from helpers_run import FAST, ODD, QUICK, command, npy, numbers, odd_photos, ready, said
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 
 PIECES = {
     "cifar100": ("cifar-100-python.tar.gz", "cifar-100-python/train"),
@@ -128,7 +119,6 @@ def test_out_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "name a folder that you may write with --out" in said(result)
 
 
-@pytest.mark.slow
 def test_a_folder_of_odd_photos_from_start_to_end(tmp_path: Path) -> None:
     root, out = odd_photos(tmp_path / "photos"), tmp_path / "out"
     (tmp_path / "run.yaml").write_text(QUICK)

@@ -10,15 +10,9 @@ import numpy as np
 import pytest
 
 from helpers_data import photos
-from helpers_run import (
-    FAST,
-    QUICK,
-    command,
-    npy,
-    numbers,
-    own_cache,  # noqa: F401
-    said,
-)
+from helpers_run import FAST, QUICK, command, npy, numbers, said
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 

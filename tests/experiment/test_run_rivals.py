@@ -13,9 +13,10 @@ from faverage.experiment import RunConfig
 from faverage.experiment.rivals import rival_recipe
 from faverage.rivals import RIVALS, Rival, get_rival
 from helpers_paths import ROOT
-from helpers_run import command, own_cache, said
+from helpers_run import command, said
 
-__all__ = ["own_cache"]  # a fixture that every test here uses
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 BOTH = ("digits", "--epochs", 2, "--jobs", 1)
 
 
@@ -79,6 +80,7 @@ def test_a_rival_stopped_between_sessions_goes_on(tmp_path: Path, monkeypatch: p
     assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_broken_states_of_a_rival_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = (*BOTH, "--methods", "lucir", "--out", tmp_path)
     assert command(*arguments).exit_code == 0

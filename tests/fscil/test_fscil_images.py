@@ -13,6 +13,8 @@ from faverage.fscil import FewShotLearner
 from faverage.vision import get_backbone
 from helpers_vision import drawn, quick
 
+pytestmark = pytest.mark.slow
+
 TRAINING = {"epochs": 6, "batch_size": 32, "lr": 0.05}
 NAMES = np.array(["square", "bar", "frame", "cross"])
 

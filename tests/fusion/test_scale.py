@@ -14,6 +14,8 @@ from faverage.fusion import arrays, fuser_names, get_fuser
 from helpers_fusers import make_data
 from helpers_paths import TESTS
 
+pytestmark = pytest.mark.slow
+
 LARGE = 100_000, 10, 20
 
 
@@ -73,7 +75,6 @@ def test_a_bad_number_is_found_in_any_chunk(bad: float, dtype: type, monkeypatch
         get_fuser("afa").fit(scores, y)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["afa", "arithmetic", "log-pool", "afa-paper"])
 def test_large_scores_are_not_copied_whole(name: str, large_file: Path) -> None:
     """The process may grow by the pages of the file, by the result and by 24 MB: another copy is at least 40 MB."""

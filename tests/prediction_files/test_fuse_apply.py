@@ -9,16 +9,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from faverage.cli.commands import app
-from helpers_fuse import (
-    assert_refused,
-    change,
-    folder_fixture,  # noqa: F401
-    fused_fixture,  # noqa: F401
-    quick_fixture,  # noqa: F401
-    said,
-    table,
-    write,
-)
+from helpers_fuse import assert_refused, change, said, table, write
 
 
 def apply(folder: Path, fuser: Path, *files: str, options: tuple[str, ...] = ()) -> Result:

@@ -17,16 +17,7 @@ from typer.testing import Result
 from faverage.fusion import fuser_names, get_fuser, load_fuser
 from faverage.fusion.base import unpack_fuser
 from faverage.prediction_files import UserError, apply_files, fuse_files
-from helpers_fuse import (
-    assert_refused,
-    folder_fixture,  # noqa: F401
-    fuse,
-    fused_fixture,  # noqa: F401
-    quick_fixture,  # noqa: F401
-    said,
-    table,
-    write,
-)
+from helpers_fuse import assert_refused, fuse, said, table, write
 from helpers_fusers import make_data
 
 Rng = np.random.Generator

@@ -14,18 +14,7 @@ from typer.testing import CliRunner, Result
 from faverage.cli.commands import app
 from faverage.fusion import FUSERS, Fuser, register_fuser
 from faverage.prediction_files import UserError, apply_files, compare, fuse_files
-from helpers_fuse import (
-    CLASSES,
-    assert_refused,
-    change,
-    folder_fixture,  # noqa: F401
-    fuse,
-    fused_fixture,  # noqa: F401
-    quick_fixture,  # noqa: F401
-    said,
-    table,
-    write,
-)
+from helpers_fuse import CLASSES, assert_refused, change, fuse, said, table, write
 
 # What it writes -------------------------------------------------------------------------------------------------------
 
@@ -273,6 +262,7 @@ def test_functions_do_the_same_without_a_terminal(folder: Path, fused: tuple[Pat
         apply_files(result.outputs[2], files, folder / "fused.csv")
 
 
+@pytest.mark.slow
 def test_reading_needs_little_more_than_the_numbers(tmp_path: Path) -> None:
     n, width = 20_000, 100
     row = ",".join(["0.01"] * width)
@@ -293,6 +283,7 @@ def test_reading_needs_little_more_than_the_numbers(tmp_path: Path) -> None:
     assert grown < 3 * size + 20_000  # KiB; the ids, their lines, and the sums of rows
 
 
+@pytest.mark.slow
 def test_import_of_the_engine_loads_no_terminal_library() -> None:
     code = "import sys, faverage.prediction_files; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -331,6 +322,7 @@ def test_without_a_terminal_progress_comes_in_lines(
     assert "comparing fusers: 50 %, 1 of 2" in "\n".join(said) and len(said) < 20
 
 
+@pytest.mark.slow
 def test_a_table_of_all_fusers_loads_no_compiler_and_no_scikit_learn(folder: Path) -> None:
     files = [str(folder / f"{name}.csv") for name in "abc"]
     code = (

@@ -7,16 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from faverage.cli.commands import app
-from helpers_fuse import (
-    assert_refused,
-    change,
-    folder_fixture,  # noqa: F401
-    fuse,
-    quick_fixture,  # noqa: F401
-    said,
-    table,
-    write,
-)
+from helpers_fuse import assert_refused, change, fuse, said, table, write
 
 BROKEN = {
     "empty": (b"", "b.csv is empty"),

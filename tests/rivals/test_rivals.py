@@ -14,6 +14,8 @@ from faverage.rivals.parts import Attention, cosine, distillation, episode, herd
 from faverage.rivals.rival import merged
 from helpers_vision import drawn
 
+pytestmark = pytest.mark.slow
+
 NAMES = np.array(["square", "bar", "frame", "cross"])
 
 

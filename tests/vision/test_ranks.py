@@ -15,11 +15,11 @@ import torch
 from faverage.vision import BaseModel, Team, join, open_features, train_base
 from helpers_data import photos
 from helpers_paths import TESTS
-from helpers_run import command, numbers, own_cache, said  # noqa: F401
+from helpers_run import command, numbers, said
 from helpers_vision import drawn
 from rank_train import work
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 
 pytest.importorskip("lightning_fabric", reason="needs the extra: pip install 'faverage[scale]'")
 QUICK = "backbone: tiny\nepochs: 4\nbatch_size: 16\nlr: 0.01\nmethods: [prototypes, vote]\njobs: 1\ndevice: cpu\n"

@@ -99,6 +99,7 @@ def test_unknown_names_are_named() -> None:
         get_backbone("tiny", depth=3)
 
 
+@pytest.mark.slow
 def test_import_loads_nothing_heavy() -> None:
     code = "import sys, faverage.vision; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

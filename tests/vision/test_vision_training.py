@@ -47,6 +47,7 @@ def test_schedules() -> None:
         learning_rate("linear", 0.1, 0, 50)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["linear", "cosine"])
 def test_training_learns_drawn_shapes(head: Any, tmp_path: Path) -> None:
     images, labels = drawn(256)
@@ -100,6 +101,7 @@ def test_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     assert load_weights(get_backbone("tiny"), path)
 
 
+@pytest.mark.slow
 def test_training_survives_a_real_kill(tmp_path: Path) -> None:
     images, labels = drawn(64)
     np.save(tmp_path / "images.npy", images)

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 pytest.importorskip("playwright", reason="no playwright: the tests in a browser are left out (make test-browser)")
 pytest.importorskip("uvicorn", reason="no uvicorn: the tests in a browser are left out (make test-browser)")
@@ -236,7 +237,11 @@ def test_screenshots(page, served) -> None:
                 page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
                 page.evaluate("scrollTo(0, 0)")
                 page.wait_for_timeout(150)
-                page.screenshot(path=folder / f"{what}-{size}-{scheme}.png", full_page=size == "phone")
+                file = folder / f"{what}-{size}-{scheme}.png"
+                page.screenshot(path=file, full_page=size == "phone")
+                with Image.open(file) as image:
+                    assert image.format == "PNG" and image.width == box[0] and image.height >= box[1]
+                    assert len(image.convert("RGB").getcolors(image.width * image.height)) > 16  # not an empty page
         page.set_viewport_size({"width": 1280, "height": 900})
 
     shoot("start")

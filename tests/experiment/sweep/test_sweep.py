@@ -33,16 +33,10 @@ from helpers_sweep import (
     said,
     times,
     troubled,
-    undisturbed,
     written,
 )
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return undisturbed(tmp_path_factory.getbasetemp())
 
 
 def test_a_sweep_writes_all_runs_and_their_means(whole: Path) -> None:

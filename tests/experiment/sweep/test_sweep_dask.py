@@ -12,7 +12,7 @@ from faverage.experiment import ConfigError
 from faverage.experiment.sweep import Plan, cluster
 from faverage.experiment.sweep.engines import EngineLost
 from faverage.experiment.sweep.shared import mark
-from helpers_sweep import TROUBLE, bases_from, command, numbers, runs_of, said, troubled, undisturbed, written
+from helpers_sweep import TROUBLE, bases_from, command, numbers, runs_of, said, troubled, written
 
 pytestmark = pytest.mark.slow
 
@@ -30,11 +30,6 @@ def workers() -> Iterator[Any]:
         local = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50)
         with local:
             yield local
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return undisturbed(tmp_path_factory.getbasetemp())
 
 
 def swept(local: Any, out: Path, table: dict[Any, tuple[str, int]], patch: pytest.MonkeyPatch) -> Any:
