@@ -2,6 +2,7 @@
 
     python folder_campaigns.py kill 50            kinds: kill, full, limit, race, lock
     python folder_campaigns.py kill 50 SEED MODEL
+    python folder_campaigns.py answer             reads [kind, count, seed, model] in lines of JSON
 
 After every blow the folder must hold the state before the change or the one after it. The changes go round: teach,
 forget, undo the forgetting, undo the teaching; so the classes of every version are known. Children are forked, so that
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from unittest.mock import patch
 
@@ -234,6 +236,23 @@ def lock(folder: Path, count: int, rng: random.Random) -> dict:
 
 KINDS = {"kill": kill, "full": full, "limit": limit, "race": race, "lock": lock}
 
+
+def answer() -> None:
+    """Carry out campaigns as lines of JSON ask for them, ``[kind, count, seed, folder]``; one process, one import."""
+    own = os.getpid()
+    for line in sys.stdin:
+        kind, count, seed, folder = json.loads(line)
+        try:
+            found = campaign(kind, count, seed, Path(folder))
+        except Exception:
+            if os.getpid() != own:  # a child that failed, which must not answer
+                os._exit(1)
+            found = {"broken": traceback.format_exc()}
+        print(json.dumps(found), flush=True)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["answer"]:
+        sys.exit(answer())
     given = [int(text) for text in sys.argv[2:4]]
     print(json.dumps(campaign(sys.argv[1], *given, folder=Path(sys.argv[4]) if len(sys.argv) > 4 else None)))

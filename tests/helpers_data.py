@@ -6,7 +6,6 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from faverage.data import Benchmark
@@ -122,8 +121,3 @@ def cifar(root: Path) -> Path:
 def same(a: Benchmark, b: Benchmark) -> bool:
     pairs = zip(a.sessions, b.sessions, strict=True)
     return all(np.array_equal(x.train, y.train) and np.array_equal(x.test, y.test) for x, y in pairs)
-
-
-@pytest.fixture(name="cache")
-def cache_fixture(tmp_path: Path) -> Path:
-    return tmp_path / "cache"

@@ -4,11 +4,9 @@ import csv
 from pathlib import Path
 
 import numpy as np
-import pytest
 from typer.testing import CliRunner, Result
 
 from faverage.cli.commands import app
-from faverage.prediction_files import compare
 
 CLASSES = ["cat", "cow", "dog", "emu"]
 KNOWN = {"a": [0, 1, 2, 3], "b": [2, 0, 1], "c": [3, 1, 2]}
@@ -54,24 +52,6 @@ def fuse(folder: Path, *options: str, files: tuple[str, ...] = ("a.csv", "b.csv"
 
 def said(result: Result) -> str:
     return result.stderr
-
-
-@pytest.fixture(name="quick", autouse=True)
-def quick_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "fuser_names", lambda: QUICK)
-
-
-@pytest.fixture(name="folder")
-def folder_fixture(tmp_path: Path) -> Path:
-    return make(tmp_path)
-
-
-@pytest.fixture(name="fused", scope="module")
-def fused_fixture(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    folder = make(tmp_path_factory.mktemp("fused"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare, "fuser_names", lambda: QUICK)
-        return folder, fuse(folder)
 
 
 def assert_refused(folder: Path, result: Result, *words: str) -> None:

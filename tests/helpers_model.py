@@ -5,16 +5,12 @@ from __future__ import annotations
 import io
 import json
 import random
-import shutil
 import struct
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from faverage.app.model import Model
 from faverage.fscil import FewShotLearner
 from helpers_vision import drawn, quick
 
@@ -46,24 +42,6 @@ def learner_of_shapes(fuser: str = "afa") -> FewShotLearner:
     images, labels = images[labels < 3], labels[labels < 3]
     base = quick(images, labels, epochs=6)
     return FewShotLearner(base, fuser, device="cpu").fit_base(images, NAMES[labels])
-
-
-@pytest.fixture(scope="session", name="made")
-def made_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made") / "model"
-    shown = {name: pictures(name, 6) for name in NAMES[:3]}
-    Model.create(folder, learner_of_shapes(), side=16, counts=dict.fromkeys(NAMES[:3], 60), thumbnails=shown)
-    return folder
-
-
-@pytest.fixture(name="folder")
-def folder_fixture(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "model"))
-
-
-@pytest.fixture(name="model")
-def model_fixture(folder: Path) -> Model:
-    return Model.load(folder, device="cpu")
 
 
 ODD: list[Any] = [None, True, -1, 0, 3, 10**9, 10**30, 0.5, -1e300, float("nan"), float("inf")]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -18,21 +17,6 @@ QUICK = "backbone: tiny\nepochs: 1\nbatch_size: 16\nmethods: [prototypes, afa]\n
 
 
 FAST = ("digits", "--epochs", 1, "--methods", "prototypes,vote", "--jobs", 1)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAVERAGE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FAVERAGE_DATA", raising=False)
-
-
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """One cache for all tests of a file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FAVERAGE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.delenv("FAVERAGE_DATA", raising=False)
-        yield
 
 
 def command(*arguments: object) -> Any:

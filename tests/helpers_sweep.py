@@ -57,15 +57,6 @@ def times(*folders: Path) -> dict[Path, int]:
     return {file: file.stat().st_mtime_ns for folder in folders for file in folder.rglob("*") if file.is_file()}
 
 
-@functools.cache
-def undisturbed(folder: Path) -> Path:
-    """The small sweep by loky, once for all tests of a process."""
-    out = folder / "undisturbed"
-    result = command(written(folder), "--out", out, "--jobs", 2)
-    assert result.exit_code == 0, result.output
-    return out
-
-
 class Here:
     """An engine in this process: a task is done when it is started."""
 

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers_paths import ROOT
+
 KNOWN, NEW, VIEWS, WIDTH = 6, 3, 2, 8
 ROWS = ["--rows", "one-view", "log-pool", "--draws", "2", "--jobs", "1"]
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    file = Path(__file__).parent.parent / "benchmarks" / "choose_settings.py"
+    file = ROOT / "benchmarks" / "choose_settings.py"
     spec = importlib.util.spec_from_file_location("choose_settings", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -48,6 +48,7 @@ class Planted(Target):
             raise ValueError("cannot be printed: \ud800")
 
 
+@pytest.mark.slow
 def test_a_slice_of_the_campaign_breaks_nothing(tmp_path):
     found = campaign(all_targets(), count=200, seconds=120, keep=tmp_path / "kept")
     assert show(found, tmp_path / "kept") == 0

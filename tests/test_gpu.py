@@ -16,7 +16,7 @@ from faverage.rivals.rival import merged
 from faverage.vision import extract_features
 from helpers_vision import drawn, quick
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 
 @pytest.mark.parametrize("backbone", ["tiny", "resnet18_small"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import faverage
+from helpers_paths import ROOT
 
 SOURCE = Path(faverage.__file__).parent
 
@@ -59,8 +60,7 @@ def test_private_files_stay_in_their_room() -> None:
 
 
 def test_make_help_lists_the_commands() -> None:
-    root = Path(__file__).parent.parent
-    text = subprocess.run(["make", "help"], cwd=root, capture_output=True, text=True, check=True, timeout=20).stdout
+    text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=20).stdout
     assert {"run", "test", "bench", "bench-fusion"} <= {line.split()[0] for line in text.splitlines()}
 
 
@@ -69,6 +69,7 @@ def test_public_names_exist_and_are_documented() -> None:
         assert getattr(faverage, name).__doc__, name
 
 
+@pytest.mark.slow
 def test_import_loads_nothing_heavy() -> None:
     heavy = {"matplotlib", "pandas", "onnx", "onnxruntime", "fastapi", "uvicorn", "sklearn", "rich", "PIL", "yaml"}
     code = "import sys, torch; before = set(sys.modules); import faverage; print(*(set(sys.modules) - before))"
@@ -76,6 +77,7 @@ def test_import_loads_nothing_heavy() -> None:
     assert not heavy & {name.split(".")[0] for name in loaded}
 
 
+@pytest.mark.slow
 def test_import_takes_less_than_one_and_a_half_times_torch() -> None:
     def seconds(module: str) -> float:
         start = time.perf_counter()
@@ -83,17 +85,16 @@ def test_import_takes_less_than_one_and_a_half_times_torch() -> None:
         return time.perf_counter() - start
 
     seconds("faverage")  # once, to warm the disk's cache
-    pairs = [(seconds("torch"), seconds("faverage")) for _ in range(5)]
+    pairs = [(seconds("torch"), seconds("faverage")) for _ in range(3)]
     assert statistics.median(ours / torch for torch, ours in pairs) < 1.5
 
 
 def test_the_lowest_versions_are_declared_and_can_be_listed() -> None:
-    root = Path(__file__).parent.parent
-    said = subprocess.run([sys.executable, root / "tools/floors.py"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run([sys.executable, ROOT / "tools/floors.py"], capture_output=True, text=True, check=True).stdout
     lowest = dict(line.split("==") for line in said.splitlines())
     imported = {"torch", "numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "safetensors", "typer", "rich"}
     assert imported | {"pillow", "pyyaml", "fastapi", "starlette", "pydantic", "uvicorn"} <= lowest.keys()
-    assert lowest["torch"] == (root / "constraints.txt").read_text().split("==")[1].strip()
+    assert lowest["torch"] == (ROOT / "constraints.txt").read_text().split("==")[1].strip()
 
 
 def test_old_names_of_modules_warn_and_are_the_new_modules() -> None:

@@ -1,7 +1,6 @@
 """Every Python block of the README and of the docs runs as it stands, given the names that it speaks of."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,10 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
-ROOT = Path(__file__).parent.parent
+from helpers_paths import ROOT
+
+pytestmark = pytest.mark.slow
+
 BLOCKS = [
     pytest.param(block, id=f"{page}-{i}")
     for page in ("README.md", "docs/fusion.md", "docs/rivals.md")

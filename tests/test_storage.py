@@ -83,6 +83,7 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch) -> None:
     assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["softmax", "normalise", "power", "identity"])
 @pytest.mark.parametrize("structure", ["full", "per_class", "scalar"])
 def test_onnx_agrees(tmp_path, structure: str, output: str) -> None:
@@ -98,6 +99,7 @@ def test_onnx_agrees(tmp_path, structure: str, output: str) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["afa.onnx"]
 
 
+@pytest.mark.slow
 def test_onnx_that_disagrees_is_not_written(tmp_path) -> None:
     with pytest.raises(ValueError, match="differs from the network"):
         export_onnx(trained(), tmp_path / "afa.onnx", tolerance=-1)
@@ -156,6 +158,7 @@ def test_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch) -> None:
     assert caught.value.errno == errno.ENOSPC and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["normalise", "power"])
 def test_onnx_has_probabilities_for_scores_near_0(tmp_path, output: str) -> None:
     import onnxruntime
@@ -171,6 +174,7 @@ def test_onnx_has_probabilities_for_scores_near_0(tmp_path, output: str) -> None
     assert fused[0].tolist() == pytest.approx([1 / 3] * 3)
 
 
+@pytest.mark.slow
 def test_onnx_with_nan_is_not_written(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faverage.afa.network._plus", lambda x, small: x + small)  # an exporter drops it
     with pytest.raises(ValueError, match="no probabilities for scores near 0"):

@@ -111,7 +111,8 @@ def test_estimators_fuse_on_one_thread_and_keep_their_jobs(
 ) -> None:
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    from faverage import AFAClassifier, AFARegressor, _regression
+    from faverage import AFAClassifier, AFARegressor
+    from faverage.estimators import regression as _regression
     from faverage.fusion.afa import AFAFuser
 
     seen = []

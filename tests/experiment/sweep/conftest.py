@@ -1,0 +1,21 @@
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from faverage.experiment.lock import alone
+from helpers_sweep import command, written
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small sweep by loky: made once for all processes that share the tests, copied for each."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    made = shared / "undisturbed"
+    with alone(shared, "undisturbed"):
+        if not (made / "sweep.json").exists():
+            result = command(written(shared), "--out", made, "--jobs", 2)
+            assert result.exit_code == 0, result.output
+    return Path(shutil.copytree(made, own / "whole"))

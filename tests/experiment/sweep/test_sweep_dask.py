@@ -1,0 +1,106 @@
+"""Sweeps on a cluster: workers that are killed, workers that see another folder, schedulers that are not there."""
+
+import functools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faverage.experiment import ConfigError
+from faverage.experiment.sweep import Plan, engines
+from faverage.experiment.sweep.engines import EngineLost
+from faverage.experiment.sweep.work import mark
+from helpers_sweep import TROUBLE, bases_from, command, numbers, runs_of, said, troubled, written
+
+pytestmark = pytest.mark.slow
+
+pytest.importorskip("distributed", reason="dask.distributed is not installed")
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Any]:
+    """Two worker processes; a run may kill two of them, one more than is forgiven."""
+    import dask
+    from distributed import LocalCluster
+
+    settings = {"distributed.scheduler.allowed-failures": 1, "distributed.worker.daemon": True}
+    with dask.config.set(settings):
+        local = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50)
+        with local:
+            yield local
+
+
+def swept(local: Any, out: Path, table: dict[Any, tuple[str, int]], patch: pytest.MonkeyPatch) -> Any:
+    """Sweep on a cluster with trouble, see ``troubled``."""
+    patch.setattr("faverage.experiment.sweep.run.carry_out", functools.partial(troubled, table))
+    return command(written(out.parent), "--out", out, "--engine", "dask", "--scheduler", local.scheduler_address)
+
+
+def test_a_killed_worker_loses_nothing(
+    workers: Any, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL in the middle of a run: all twelve end, with the numbers of an undisturbed sweep on one machine."""
+    out = tmp_path / "out"
+    result = swept(workers, out, {("arithmetic", 1, 0): ("die", 1)}, monkeypatch)
+    assert result.exit_code == 0, result.output
+    assert len(list(out.glob("work/trouble-*"))) == 1 and len(list(out.glob("runs/*.json"))) == 12
+    assert numbers(out) == numbers(whole)
+
+
+def test_a_run_that_kills_all_its_workers_ends_as_failed(
+    workers: Any, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, poison, broken = tmp_path / "out", ("arithmetic", 1, 1), ("prototypes", 1, 0)
+    result = swept(workers, bases_from(whole, out), TROUBLE, monkeypatch)
+    expected, runs = numbers(whole), runs_of(out)
+    assert result.exit_code == 1, result.output
+    assert runs[poison]["status"] == "failed" and "its worker was killed, 2 times" in runs[poison]["error"]
+    assert runs[broken]["status"] == "failed" and runs[broken]["error"] == "RuntimeError: it broke"
+    del expected[poison], expected[broken]
+    found = numbers(out)
+    assert {which: found[which] for which in expected} == expected
+
+
+def test_workers_must_see_the_folder_and_have_the_same_versions(workers: Any, tmp_path: Path) -> None:
+    plan, token, address = Plan.read(written(tmp_path)), mark(tmp_path), workers.scheduler_address
+    engines.Dask(address, tmp_path, token, plan.versions).close()
+    with pytest.raises(ConfigError, match=r"does not see .* all workers share"):
+        engines.Dask(address, tmp_path, "another mark", plan.versions)
+    with pytest.raises(ConfigError, match=r"but here it is 0\.1: install the same versions"):
+        engines.Dask(address, tmp_path, token, {**plan.versions, "numpy": "0.1"})
+
+
+def test_no_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "CONNECT_SECONDS", 1)
+    for address in ("tcp://127.0.0.1:1", "nonsense", "here:there"):
+        result = command(written(tmp_path), "--out", tmp_path / "out", "--engine", "dask", "--scheduler", address)
+        assert result.exit_code == 2 and f"no scheduler answers at {address}" in said(result), said(result)
+        assert "start one with 'dask scheduler'" in said(result)
+
+
+def test_no_workers_is_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from distributed import LocalCluster
+
+    monkeypatch.setattr(engines, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(engines, "WORKERS_SECONDS", 0.5)
+    plan, token = Plan.read(written(tmp_path)), mark(tmp_path)
+    options = {"processes": False, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
+    with LocalCluster(n_workers=0, **options) as local:
+        with pytest.raises(ConfigError, match="has no workers: start some with 'dask worker"):
+            engines.Dask(local.scheduler_address, tmp_path, token, plan.versions)
+        local.scale(1)
+        engine = engines.Dask(local.scheduler_address, tmp_path, token, plan.versions)
+        assert engine.places() == 1
+        local.scale(0)
+        with pytest.raises(EngineLost, match="no worker has been left"):
+            while True:
+                engine.places()
+        engine.close()
+
+
+def test_dask_is_asked_for_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    result = command(written(tmp_path), "--out", tmp_path / "out", "--engine", "dask", "--scheduler", "tcp://x:1")
+    assert result.exit_code == 2 and "pip install 'faverage[scale]'" in said(result)

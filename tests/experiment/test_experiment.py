@@ -1,0 +1,185 @@
+"""Runs: settings, results on disk, the same numbers twice and after a kill, the command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from faverage.cli.commands import app
+from faverage.experiment import ConfigError, RunConfig, run
+from faverage.experiment.paper import PAPER
+from helpers_paths import FEATURES, TESTS
+
+FAST = {"epochs": 2, "methods": "prototypes,arithmetic,afa", "jobs": 1}
+
+
+def numbers(folder: Path) -> dict:
+    """The results without times."""
+    methods = json.loads((folder / "results.json").read_text())["methods"]
+    for method in methods.values():
+        for session in method["sessions"]:
+            session.pop("seconds")
+    return methods
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("digits")
+    run(RunConfig.build("digits", None, FAST), folder, command="faverage run digits")
+    return folder
+
+
+def test_results_hold_what_is_needed(digits: Path) -> None:
+    results = json.loads((digits / "results.json").read_text())
+    assert results["dataset"] == "digits" and results["seed"] == 0 and results["versions"]["torch"]
+    assert [s["classes"] for s in results["protocol"]["sessions"]] == [6, 2, 2]
+    assert results["protocol"]["source"] == "seeded draw (seed 0)"
+    for method in ("prototypes", "arithmetic", "afa"):
+        sessions = results["methods"][method]["sessions"]
+        assert len(sessions) == 3 and sessions[0]["new"] is None
+        assert all(0 <= s[k] <= 1 for s in sessions[1:] for k in ("f1", "accuracy", "base", "new", "harmonic"))
+        for kind in ("base", "new"):
+            assert sum(results["methods"][method]["confusion"][kind].values()) == pytest.approx(1)
+    afa = results["methods"]["afa"]
+    assert len(afa["history"]["train"]) == 40
+    assert afa["explanation"]["heads"] == ["base", "session 1", "session 2"]
+    assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in afa["explanation"]["shares"])
+    assert len(results["base"]["history"]["loss"]) == 2
+
+
+def test_all_files_are_there(digits: Path) -> None:
+    for name in ("results.json", "table.md", "table.tex", "table.csv", "report.html"):
+        assert (digits / name).stat().st_size > 100, name
+    assert "| afa |" in (digits / "table.md").read_text()
+    assert r"\textbf" in (digits / "table.tex").read_text()
+    lines = (digits / "table.csv").read_text().splitlines()
+    assert lines[0].startswith("method,session,accuracy") and len(lines) == 1 + 3 * 3
+
+
+@pytest.mark.slow
+def test_same_seed_same_table_and_other_seed_another(digits: Path, tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    run(RunConfig.build("digits", None, FAST), tmp_path / "again")
+    assert numbers(tmp_path / "again") == numbers(digits)
+    (tmp_path / "other").mkdir()
+    run(RunConfig.build("digits", None, {**FAST, "seed": 1}), tmp_path / "other")
+    assert numbers(tmp_path / "other") != numbers(digits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["base-checkpoint.safetensors", "features", "arithmetic-"])
+def test_killed_run_ends_with_the_same_table(digits: Path, tmp_path: Path, moment: str) -> None:
+    """SIGKILL once the file of a stage appears; the same command then ends as an undisturbed run."""
+    code = (
+        "import sys, faverage.vision.training as t, functools;"
+        "import faverage.vision as v;"
+        "v.train_base = functools.partial(t.train_base, checkpoint_seconds=0);"
+        "from pathlib import Path; from faverage.experiment import RunConfig, run;"
+        f"run(RunConfig.build('digits', None, {FAST!r}), Path(sys.argv[1]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        if list(tmp_path.glob(f"work/*/{moment}*")):
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.01)
+    process.wait()
+    assert not (tmp_path / "results.json").exists()
+    run(RunConfig.build("digits", None, FAST), tmp_path)
+    assert numbers(tmp_path) == numbers(digits)
+
+
+def test_finished_methods_are_not_run_again(digits: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sys.modules["faverage.experiment.methods"], "run_method", lambda *_: pytest.fail("ran again"))
+    before = numbers(digits)
+    run(RunConfig.build("digits", None, FAST), digits)
+    assert numbers(digits) == before
+
+
+def test_settings_come_from_defaults_recipe_file_and_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("dataset: digits\nepochs: 7\nlr: 0.2\nmethods: [afa, all]\n")
+    config = RunConfig.build(None, file, {"epochs": 9, "seed": None})
+    assert (config.dataset, config.epochs, config.lr, config.backbone, config.seed) == ("digits", 9, 0.2, "tiny", 0)
+    assert config.methods[0] == "afa" and len(config.methods) == 17
+    assert RunConfig.build("mini-imagenet", None, {}).backbone == "resnet18_small"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("epochs: none", "epochs must be a whole number"),
+        ("colour: red", "unknown setting 'colour'"),
+        ("methods: [magic]", "unknown method 'magic'"),
+        ("methods: []", "at least one method"),
+        ("dataset: imagenet-21k", "unknown dataset 'imagenet-21k'"),
+        ("lr: -1", "lr must be a number > 0"),
+        ("schedule: step", "schedule must be"),
+        ("- a list", "settings as 'name: value'"),
+        ("a: [", "not a YAML file"),
+    ],
+)
+def test_bad_settings_are_named(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        RunConfig.build(None, file, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing"], "unknown dataset 'nothing'"),
+        (["cub200", "--data", "DIR"], "CUB_200_2011"),
+        (["digits", "--methods", "magic"], "unknown method 'magic'"),
+        (["digits", "--config", "DIR/none.yaml"], "no such file"),
+        (["mini-imagenet", "--features", "DIR/none.npz"], "no such file of features"),
+    ],
+)
+def test_command_says_what_is_wrong(tmp_path: Path, arguments: list[str], words: str) -> None:
+    arguments = [a.replace("DIR", str(tmp_path)) for a in arguments]
+    result = CliRunner().invoke(app, ["run", *arguments, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2 and words in " ".join(result.stderr.split())
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.slow
+def test_command_prints_the_table(tmp_path: Path) -> None:
+    arguments = ["run", "digits", "--methods", "prototypes,vote", "--epochs", "1", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "| prototypes |" in result.stdout and "report.html" in result.stdout
+
+
+def test_the_papers_tables_are_complete() -> None:
+    assert all(len(v) == 9 for v in PAPER["mini-imagenet"].values()) and len(PAPER["mini-imagenet"]) == 13
+    assert all(len(v) == 11 for v in PAPER["cub200"].values()) and len(PAPER["cub200"]) == 13
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not FEATURES.exists(), reason="no mini-ImageNet features under FAVERAGE_DATA")
+def test_plain_methods_on_real_features(tmp_path: Path) -> None:
+    settings = {"features": str(FEATURES), "methods": "prototypes,arithmetic,geometric,harmonic", "jobs": 1}
+    results = run(RunConfig.build("mini-imagenet", None, settings), tmp_path)
+    last = {name: 100 * method["sessions"][-1]["f1"] for name, method in results["methods"].items()}
+    assert last["prototypes"] == pytest.approx(50.2, abs=0.1)
+    for name in ("arithmetic", "geometric", "harmonic"):
+        assert abs(last[name] - PAPER["mini-imagenet"][name][-1]) < 2.5, name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_runs_that_are_killed_two_in_one_folder_end_with_the_same_numbers() -> None:
+    """In a process of its own, since threads of this one would not survive a fork."""
+    script = str(TESTS / "kill_run.py")
+    done = subprocess.run([sys.executable, script, "3", "0"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["equal"] and found["kills"] >= 3

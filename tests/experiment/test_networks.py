@@ -1,0 +1,296 @@
+"""Several networks in one run, each trained once and for all runs that ask for it; the recipe ``best``."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from faverage.experiment import ConfigError, RunConfig, recipes
+from faverage.experiment.base import Beside, train_on
+from faverage.experiment.config import OF_NETWORKS
+from faverage.experiment.finished import finished_run
+from faverage.experiment.pictures import load_pictures, seen_by
+from faverage.experiment.rivals import rival_recipe
+from faverage.experiment.sweep import Plan, work
+from faverage.experiment.sweep.work import mark, read_shared
+from helpers_run import command, numbers, said
+
+RUN = "epochs: 1\nmethods: [prototypes, geometric, logistic]\njobs: 1\n"
+TWO = RUN + "networks:\n  - {}\n  - {start: 1, views: [plain, rotate-90]}\n"
+EPOCH = "faverage.vision.engine.loop.Loop.epoch"
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_cache")]
+
+
+def built(text: str, folder: Path, **given: Any) -> RunConfig:
+    file = folder / "settings.yaml"
+    file.write_text(text)
+    return RunConfig.build("digits", file, given)
+
+
+def done(text: str, out: Path, *more: object) -> Any:
+    """Run it; return the results."""
+    file = out.parent / f"{out.name}.yaml"
+    file.write_text(text)
+    result = command("digits", "--config", file, "--out", out, *more)
+    assert result.exit_code == 0, said(result)
+    return json.loads((out / "results.json").read_text()) | {"said": said(result)}
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("one") / "out"
+    done(RUN, out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("two") / "out"
+    done(TWO, out)
+    return out
+
+
+def trainings(out: Path) -> dict[str, int]:
+    """When each network was written last, by its folder."""
+    return {file.parent.name: file.stat().st_mtime_ns for file in out.glob("work/*/base-checkpoint.safetensors")}
+
+
+def test_two_networks_are_members_side_by_side(one: Path, two: Path) -> None:
+    results = json.loads((two / "results.json").read_text())
+    fused = numbers(two)["logistic"]["sessions"]
+    assert fused != numbers(one)["logistic"]["sessions"]
+    assert results["config"]["networks"] == [{}, {"start": 1, "views": ["plain", "rotate-90"]}]
+    told = results["networks"]
+    assert results["base"].items() <= told[0].items() and [n["settings"] for n in told] == results["config"]["networks"]
+    assert [n["views"] for n in told] == [["plain"], ["plain", "rotate-90"]]
+    assert all(n["seconds"] > 0 and n["images_per_second"] > 0 and n["epochs"] == 1 for n in told)
+    assert told[0]["history"]["loss"] != told[1]["history"]["loss"]
+    page = (two / "report.html").read_text()
+    assert "Network 1 (tiny; plain): 1 epochs in" in page and "Network 2 (tiny; plain + rotate-90): 1 epochs in" in page
+    names = built(TWO, two.parent).view_names
+    assert names == ["network 1: plain", "network 2: plain", "network 2: rotate-90"]
+    assert "networks" not in json.loads((one / "results.json").read_text())
+
+
+def test_networks_are_trained_once_and_shared(one: Path, two: Path, tmp_path: Path) -> None:
+    """A run with one network, then one with two, then the second alone, all in one folder."""
+    out = tmp_path / "out"
+    assert done(RUN, out)["base"]["epochs"] == 1
+    first = trainings(out)
+    assert first.keys() == trainings(one).keys() and len(first) == 1
+    results = done(TWO, out)
+    assert "training the base session, network 1 of 2" in results["said"]
+    both = trainings(out)
+    assert len(both) == 2 and both.items() >= first.items() and both.keys() == trainings(two).keys()
+    assert numbers(out) == numbers(two)
+    second = done(RUN + "start: 1\nviews: [plain, rotate-90]\n", out)
+    assert trainings(out) == both
+    assert second["base"]["history"]["loss"] == results["networks"][1]["history"]["loss"]
+
+
+def test_members_of_the_explanation_are_named_and_rivals_keep_to_the_run(tmp_path: Path) -> None:
+    text = RUN.replace("prototypes, geometric, logistic", "afa, lucir") + "networks: [{epochs: 2}, {epochs: 2}]\n"
+    results = done(text, tmp_path / "out")
+    assert results["methods"]["lucir"]["base"]["recipe"]["base"]["epochs"] == 1
+    assert results["methods"]["afa"]["explanation"]["heads"] == [
+        *("network 1: plain, base", "network 1: plain", "network 2: plain, base", "network 2: plain", "ridge"),
+    ]
+
+
+def test_stopped_in_the_second_network(two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from faverage.vision.engine.loop import Loop
+
+    out, file, epoch, seen = tmp_path / "out", tmp_path / "run.yaml", Loop.epoch, []
+
+    def second_stops(self: Any, *arguments: Any) -> Any:
+        seen.append(self)
+        if len(seen) > 1:
+            raise KeyboardInterrupt
+        return epoch(self, *arguments)
+
+    file.write_text(TWO)
+    with monkeypatch.context() as patch:
+        patch.setattr(EPOCH, second_stops)
+        result = command("digits", "--config", file, "--out", out)
+    assert result.exit_code == 130 and "Stopped while training the base session, network 2 of 2" in said(result)
+    first = trainings(out)
+    assert len(first) == 1
+    assert command("digits", "--config", file, "--out", out).exit_code == 0
+    assert trainings(out).items() >= first.items() and numbers(out) == numbers(two)
+
+
+def test_a_number_of_views_counts_over_networks(one: Path, two: Path, tmp_path: Path) -> None:
+    starts = built(TWO, tmp_path, views=2)
+    assert starts.networks == ({}, {"start": 1, "views": ["plain"]})
+    assert built(TWO, tmp_path, views=3) == built(TWO, tmp_path)
+    assert built(TWO + "views: 2\n", tmp_path) == starts
+    assert built(TWO, tmp_path, views=1) == built(RUN, tmp_path)
+    listed = built(RUN + "views: [flip, plain]\nnetworks: [{}, {}]\n", tmp_path, views=3)
+    assert [config.views for config in listed.each] == [("flip", "plain"), ("flip",)]
+    for count in (0, 4):
+        with pytest.raises(ConfigError, match=f"views must be a number from 1 to 3, .* got {count}"):
+            built(TWO, tmp_path, views=count)
+    done(TWO, tmp_path / "out", "--views", 1)
+    assert len(trainings(tmp_path / "out")) == 1 and numbers(tmp_path / "out") == numbers(one)
+    done(TWO, tmp_path / "out", "--views", 2)
+    alone = "prototypes"  # those of the first view of the first network
+    assert len(trainings(tmp_path / "out")) == 2 and numbers(tmp_path / "out")[alone] == numbers(two)[alone]
+
+
+def test_networks_with_seeds_draws_and_a_turned_one(tmp_path: Path) -> None:
+    text = RUN.replace(", logistic", "") + "seeds: [0, 1]\ndraws: 2\n"
+    text += "networks: [{rotations: true, views: [rotate-90]}, {}]\n"
+    results = done(text, tmp_path / "out")
+    assert len(trainings(tmp_path / "out")) == 4
+    assert [(r["seed"], r["draw"]) for r in results["repeats"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    config, file = finished_run(tmp_path / "out")
+    assert config.rotations and config.views == ("rotate-90",) and not config.networks and file.is_file()
+
+
+def test_networks_of_different_widths_and_in_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from faverage.vision import TinyNet, backbones
+
+    monkeypatch.setitem(backbones.BACKBONES, "slim", lambda **options: TinyNet(**{"dimension": 24, **options}))
+    file = tmp_path / "sweep.yaml"
+    file.write_text(RUN.replace("[prototypes, geometric, logistic]", "[logistic]").replace("jobs: 1\n", ""))
+    file.open("a").write("over:\n  networks: [[{}, {backbone: slim, views: [plain, flip]}]]\n")
+    plan, token = Plan.read(file), mark(tmp_path)
+    outcomes = [work.carry_out(task, tmp_path, token) for task in plan.tasks.values()]
+    assert [outcome.error for outcome in outcomes] == ["", ""]
+    base, run = plan.tasks.values()
+    features = read_shared(tmp_path / "work" / base.folder, False)
+    assert features is not None and features.widths == [features.prototypes.shape[1] - 48, 24, 24]
+    assert outcomes[1].record["held_out_loss"] > 0 and run.config.many
+
+
+def test_starts(tmp_path: Path) -> None:
+    def starts(networks: str, more: str = "") -> list[int]:
+        return [config.start for config in built(f"{more}networks: {networks}\n", tmp_path).each]
+
+    assert starts("[{}, {}, {}]") == [0, 1, 2]
+    assert starts("[{}, {views: [flip]}]") == [0, 1]  # views are not of the training
+    assert starts("[{}, {epochs: 3}, {}]") == [0, 0, 2]
+    assert starts("[{}, {start: 5}]") == [0, 5]
+    assert starts("[{}, {}]", "start: 4\n") == [4, 5]
+    for twice in ("[{}, {start: 0}]", "[{start: 2}, {start: 2}]", "[{}, {}, {start: 1}]"):
+        with pytest.raises(ConfigError, match=r"networks: \d: it is network \d once more: give it another start"):
+            starts(twice)
+
+
+def test_the_default_is_trained_as_ever_and_a_start_changes_the_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr("faverage.vision.train_base", lambda *_, **options: calls.append(options))
+    config = RunConfig.build("digits", None, {"seed": 3})
+    pictures = load_pictures(config)
+    for start in (0, 1, 2):
+        train_on(replace(config, start=start), pictures, pictures.base)
+    usual, *others = calls
+    assert usual["seed"] == 3 and usual["mix"] == usual["smoothing"] == 0.0
+    assert pictures.augment.config() == seen_by(config, pictures).augment.config()
+    assert pictures.augment.jitter == 0.2 and pictures.augment.flip == 0.0
+    assert len({call["seed"] for call in calls}) == 3
+    assert all({**other, "seed": 3} == usual for other in others)
+    for start, other in enumerate(others, 1):
+        assert other["seed"] == np.random.SeedSequence([3, start]).generate_state(1)[0]
+    again = load_pictures(replace(config, start=1))
+    assert np.array_equal(again.kept, pictures.kept)
+
+
+def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr("faverage.vision.train_base", lambda *_, **options: calls.append(options))
+    config = built("mix: 0.5\nsmoothing: 1e-1\njitter: 0.4\nnetworks: [{}, {jitter: 0, flip: true}]\n", tmp_path)
+    pictures = load_pictures(config)
+    for one in config.each:
+        train_on(one, seen_by(one, pictures), pictures.base)
+    assert [(call["mix"], call["smoothing"]) for call in calls] == [(0.5, 0.1)] * 2
+    assert [call["augment"].jitter for call in calls] == [0.4, 0] and calls[1]["augment"].flip == 0.5
+    assert pictures.augment.jitter == 0.4
+    keys = {json.dumps(replace(config, **{name: 0.3}).base_key()) for name in ("mix", "smoothing", "jitter")}
+    assert len(keys | {json.dumps(config.base_key()), json.dumps(replace(config, start=9).base_key())}) == 5
+    fresh = load_pictures(config.each[1])  # as a run with this network alone has them
+    assert all(
+        bool((getattr(fresh, kind).mean == getattr(seen_by(config.each[1], pictures), kind).mean).all())
+        for kind in ("augment", "transform")
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("networks: 2", "networks must be a list of settings, as [{}, {start: 1}], got 2"),
+        ("networks: [tiny]", "networks must be a list of settings"),
+        ("networks: [{}, {seed: 3}]", "networks: 2: 'seed' is not for one network; these are: backbone, weights"),
+        ("networks: [{}, {views: [plain, sideways]}]", "networks: 2: views: unknown view 'sideways'"),
+        ("networks: [{}, {views: 2}]", "networks: 2: views must be a list of names, as [plain, rotate-90], got 2"),
+        ("networks: [{epochs: ten}, {}]", "networks: 1: epochs must be a whole number of at least 1, got 'ten'"),
+        ("networks: [{}, {lr: much}]", "networks: 2: lr must be a number > 0, got 'much'"),
+        ("networks: [{}, {weights: none.pth}]", "networks: 2: weights: no such file: none.pth"),
+        ("networks: [{}, {start: -1}]", "networks: 2: start must be a whole number of at least 0"),
+        ("networks: [{}, {start: 0}]", "networks: 2: it is network 1 once more: give it another start"),
+        ("networks: [{}, {start: 1}]\nfeatures: f.npz", "networks need images, and --features has none: leave one"),
+        ("recipe: best\nfeatures: f.npz", "no such file of features: f.npz"),
+        ("recipe: finest", "recipe must be 'shared', 'paper' or 'best', got 'finest'"),
+        ("mix: 1.5", "mix must be a number from 0 to 1, got 1.5"),
+        ("smoothing: 1", "smoothing must be a number from 0 to below 1, got 1"),
+        ("jitter: -0.1", "jitter must be a number >= 0, got -0.1"),
+        ("start: one", "start must be a whole number of at least 0"),
+    ],
+)
+def test_refusals(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        built(text + "\n", tmp_path)
+    assert words in str(error.value)
+
+
+def test_weights_that_are_none_say_whose_they_are(tmp_path: Path) -> None:
+    weights, file = tmp_path / "weights.pth", tmp_path / "run.yaml"
+    weights.write_text("none")
+    file.write_text(f"{RUN}networks: [{{}}, {{weights: {weights}}}]\n")
+    result = command("digits", "--config", file, "--out", tmp_path / "out")
+    assert result.exit_code == 2 and f"networks: 2: weights: {weights} is no checkpoint" in said(result)
+
+
+def test_settings_above_the_networks_count_for_all(tmp_path: Path) -> None:
+    text = "lr: 0.1\nbatch_size: 50\nnetworks: [{epochs: 3}, {epochs: 4, batch_size: 25}, {batch_size: 25, lr: 1}]\n"
+    config = built(text + "epochs: 2\n", tmp_path)
+    assert [(one.epochs, one.lr) for one in config.each] == [(3, 0.1), (4, 0.05), (2, 1)]
+    assert [one.epochs for one in built(text, tmp_path, epochs=9).each] == [9, 9, 9]
+    only = built("networks: [{epochs: 3, views: [flip]}]\n", tmp_path)
+    assert (only.epochs, only.views, only.networks) == (3, ("flip",), ())
+    assert built("networks: []\n", tmp_path) == built("seed: 0\n", tmp_path)
+    boards = [one.tensorboard for one in replace(config, tensorboard="board").each]
+    assert boards == [str(Path("board") / f"network-{k}") for k in (1, 2, 3)] and only.each[0].tensorboard is None
+
+
+def test_the_recipe_best_lies_under_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, best = built("seed: 0\n", tmp_path), built("recipe: best\n", tmp_path)
+    assert best == built("seed: 0\n", tmp_path, recipe="best") and best != replace(plain, recipe="best")
+    assert best.epochs == recipes.BEST.get("epochs", plain.epochs) and best.dataset == "digits"
+    assert set(recipes.BEST) <= set(best.to_dict()) and all(
+        set(n) <= set(OF_NETWORKS) for n in recipes.BEST.get("networks", [])
+    )
+    monkeypatch.setattr(
+        recipes, "BEST", {"epochs": 5, "rotations": True, "networks": [{}, {"rotations": False, "epochs": 6}]}
+    )
+    best = built("recipe: best\nrotations: false\n", tmp_path)
+    assert [(one.epochs, one.rotations, one.start) for one in best.each] == [(5, False, 0), (6, False, 0)]
+    assert [one.epochs for one in built("recipe: best\nrotations: false\n", tmp_path, epochs=2).each] == [2, 2]
+    assert built("recipe: best\nnetworks: []\n", tmp_path).many
+    monkeypatch.setattr(recipes, "BEST_OF", {"digits": {"epochs": 8}, "cub200": {"epochs": 9}})
+    assert built("recipe: best\n", tmp_path).epochs == 8 and built("seed: 0\n", tmp_path) == plain
+    for name in ("lucir", "cec"):
+        assert rival_recipe(name, replace(plain, recipe="best")) == rival_recipe(name, plain)
+
+
+def test_features_beside_each_other_are_read_by_rows() -> None:
+    parts = [np.arange(12.0).reshape(4, 3), np.arange(8.0).reshape(4, 2)]
+    both, whole = Beside(parts), np.concatenate(parts, 1)
+    assert both.shape == whole.shape and len(both) == 4
+    for rows in ([3, 0], slice(1, 3), np.array([True, False, True, False]), 2):
+        assert np.array_equal(both[rows], whole[rows])

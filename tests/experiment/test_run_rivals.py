@@ -1,0 +1,164 @@
+"""Rivals and repeats by the command: one table, one report; stopped and started again; what cannot be is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from faverage.experiment import RunConfig
+from faverage.experiment.rivals import rival_recipe
+from faverage.rivals import RIVALS, Rival, get_rival
+from helpers_paths import ROOT
+from helpers_run import command, said
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+BOTH = ("digits", "--epochs", 2, "--jobs", 1)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One epoch for every stage after the base session."""
+    for cls in RIVALS.values():
+        recipe = {key: dict(value) if isinstance(value, dict) else value for key, value in digits_recipe(cls).items()}
+        for section, settings in recipe.items():
+            if isinstance(settings, dict) and "epochs" in settings:
+                recipe[section] = {**settings, "epochs": 4 if section == "base" else 1}
+        monkeypatch.setitem(cls.recipes, "shared/digits", recipe)
+
+
+def digits_recipe(cls: type[Rival]) -> dict[str, Any]:
+    shared = {key: value for key, value in cls.recipes["shared"].items() if isinstance(value, dict)}
+    own = cls.recipes["shared/digits"]
+    return {**{k: {**v, **own.get(k, {})} for k, v in shared.items()}, **{k: own[k] for k in own if k not in shared}}
+
+
+def numbers(out: Path) -> dict[str, Any]:
+    methods = json.loads((out / "results.json").read_text())["methods"]
+    return {name: [[s["f1"], s["base"], s["new"]] for s in m["sessions"]] for name, m in methods.items()}
+
+
+@pytest.mark.slow
+def test_all_five_beside_a_fuser_in_one_table(tmp_path: Path) -> None:
+    names = [*RIVALS, "prototypes"]
+    result = command(*BOTH, "--methods", ",".join(names), "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert list(found["methods"]) == names and sorted(RIVALS) == ["cec", "eeil", "fact", "lucir", "sppr"]
+    for name in RIVALS:
+        method = found["methods"][name]
+        assert len(method["sessions"]) == 3 and method["sessions"][0]["base"] > 0.3
+        assert method["base"]["trainings"][f"{name}-base"]["epochs"] == 4
+        assert f"| {name} |" in (tmp_path / "table.md").read_text()
+        assert f">{name}<" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["learn_session", "predict"])
+def test_a_rival_stopped_between_sessions_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    arguments = (*BOTH, "--methods", "lucir")
+    assert command(*arguments, "--out", tmp_path / "whole").exit_code == 0
+    real, calls = getattr(Rival, moment), []
+
+    def stop(self: Rival, *args: Any) -> Any:
+        calls.append(moment)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rival, moment, stop)
+        assert command(*arguments, "--out", tmp_path / "cut").exit_code == 130
+    assert not (tmp_path / "cut" / "results.json").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(Rival, "fit_base", lambda *_: pytest.fail("the base session was learned again"))
+        assert command(*arguments, "--out", tmp_path / "cut").exit_code == 0
+    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_broken_states_of_a_rival_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = (*BOTH, "--methods", "lucir", "--out", tmp_path)
+    assert command(*arguments).exit_code == 0
+    before = numbers(tmp_path)
+    (folder,) = (path for path in (tmp_path / "work").glob("*/lucir-*") if path.is_dir())
+    (result,) = (tmp_path / "work").glob("*/lucir-*.json")
+    damages = [("base.json", None), ("base.safetensors", b"no"), ("draw-0.json", b"[" * 100_000)]
+    for name, content in damages:
+        file = folder / name
+        data = file.read_bytes()
+        file.write_bytes(data.replace(b"0.", b"0.9") if content is None else content)
+        result.unlink()
+        if name == "base.safetensors":
+            (folder / "draw-0.json").unlink()
+        again = command(*arguments)
+        words = "is broken" if name.endswith("json") else "cannot be used"
+        assert again.exit_code == 0 and name in said(again) and words in said(again), name
+        assert numbers(tmp_path) == before, name
+
+
+@pytest.mark.slow
+def test_seeds_and_draws_give_means_spreads_and_comparisons(tmp_path: Path) -> None:
+    arguments = (*BOTH, "--methods", "prototypes,arithmetic", "--seeds", "0,1", "--draws", 2)
+    result = command(*arguments, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert [(r["seed"], r["draw"]) for r in found["repeats"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    each = [r["methods"]["prototypes"]["sessions"][-1]["f1"] for r in found["repeats"]]
+    assert len(set(each)) == 4
+    method = found["methods"]["prototypes"]
+    assert method["sessions"][-1]["f1"] == pytest.approx(np.mean(each))
+    assert method["spread"][-1]["f1"] == pytest.approx(np.std(each, ddof=1))
+    assert [c["method"] for c in found["comparisons"]] == ["prototypes", "prototypes"]
+    table, page = (tmp_path / "table.md").read_text(), (tmp_path / "report.html").read_text()
+    assert "seeds 0, 1, 2 draws each" in table and " ± " in table and "paired over repeats" in table
+    assert "arithmetic against the others" in page and "Fresh draws of the shots are from training examples" in page
+    assert (tmp_path / "table.csv").read_text().startswith("seed,draw,method,session,")
+    one = command(*BOTH, "--methods", "prototypes,arithmetic", "--seed", 1, "--out", tmp_path / "one")
+    assert one.exit_code == 0
+    alone = numbers(tmp_path / "one")["prototypes"][-1][0]
+    assert alone == found["repeats"][2]["methods"]["prototypes"]["sessions"][-1]["f1"]
+
+
+def test_recipes_shared_and_paper() -> None:
+    shared = RunConfig.build("mini-imagenet", None, {})
+    recipe, own = rival_recipe("fact", shared)
+    assert recipe["base"]["epochs"] == 100 and own == {}
+    paper = RunConfig.build("mini-imagenet", None, {"recipe": "paper"})
+    recipe, own = rival_recipe("fact", paper)
+    assert recipe["base"]["epochs"] == 1000 and own["backbone"] == "resnet18_large"
+    fewer = RunConfig.build("mini-imagenet", None, {"recipe": "paper", "epochs": 200})
+    assert rival_recipe("fact", fewer)[0]["base"]["epochs"] == 200
+    assert rival_recipe("sppr", shared)[0]["base"].get("momentum") == 0  # its own, with the shared epochs
+
+
+def test_base_settings_of_the_run_reach_every_rival() -> None:
+    config = RunConfig.build("cifar100", None, {"epochs": 7})
+    for name in RIVALS:
+        assert rival_recipe(name, config)[0]["base"]["epochs"] == 7, name
+        assert set(rival_recipe(name, config)[0]) == set(get_rival(name).recipes["shared"])
+
+
+def test_every_experiment_of_the_paper_is_a_run() -> None:
+    folder = ROOT / "experiments"
+    found = {file.stem: RunConfig.build(None, file, {}) for file in sorted(folder.glob("*.yaml"))}
+    assert {"table3", "table4", "table5"} <= found.keys()
+    assert found["table3"].methods == ("no-fine-tuning", "fact", "afa-paper", "afa")
+    assert set(RIVALS) < set(found["table4"].methods) and found["table4"].dataset == "mini-imagenet"
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    for arguments, words in [
+        (("--seeds", "0,x"), "seeds must be whole numbers"),
+        (("--seeds", "-1"), "seeds must be whole numbers"),
+        (("--draws", 0), "draws must be a whole number of at least 1"),
+        (("--recipe", "mine"), "recipe must be 'shared', 'paper' or 'best', got 'mine'"),
+        (("--methods", "icarl"), "unknown method 'icarl'"),
+        (("--methods", "fact", "--features", "f.npz"), "'fact' trains its own network on images"),
+    ]:
+        result = command("digits", *arguments, "--out", tmp_path)
+        assert result.exit_code == 2 and words in said(result), result.output

@@ -1,0 +1,74 @@
+"""How base classes are taught: mixed images, softened labels, contrast."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from faverage.vision import get_backbone
+from faverage.vision.model import Head, Network
+from faverage.vision.objectives import Lesson, attraction, cut_mix
+from helpers_vision import drawn, quick
+
+
+def test_a_mixed_image_holds_a_box_of_another() -> None:
+    images = torch.arange(4.0).view(4, 1, 1, 1).expand(4, 3, 16, 16).contiguous()
+    noise = torch.tensor([[0.1, 0.25, 0.5, 0.5], [0.9, 0.25, 0.5, 0.5], [0.1, 0.25, 0.0, 0.5], [0.1, 1.0, 0.5, 0.5]])
+    mixed, kept = cut_mix(images, noise, 0.5)
+    assert torch.equal(mixed[1], images[1]) and kept[1] == 1
+    assert torch.equal(mixed[0, 0, 4:12, 4:12], torch.full((8, 8), 3.0)) and kept[0] == 0.75
+    assert (mixed[0] == 3).sum() == 3 * 64 and kept[2] == 0.875 and (mixed[2, 0, :, 4:] == 2).all()
+    assert (mixed[3] == 0).all() and kept[3] == 0
+
+
+def test_contrast_by_loops() -> None:
+    z = F.normalize(torch.randn(7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    y = torch.tensor([0, 0, 1, 1, 1, 2, 0])
+    total = 0.0
+    for i in range(7):
+        others = [j for j in range(7) if j != i]
+        scale = sum(torch.exp(z[i] @ z[j] / 0.1) for j in others)
+        like = [j for j in others if y[j] == y[i]]
+        if like:
+            total -= sum(torch.log(torch.exp(z[i] @ z[j] / 0.1) / scale) for j in like) / len(like)
+    assert attraction(z, y).item() == pytest.approx(float(total) / 7)
+
+
+def test_the_loss_of_mixed_and_turned_images() -> None:
+    torch.manual_seed(0)
+    network = Network(get_backbone("tiny"), Head(128, 12, "cosine")).eval()
+    lesson = Lesson(network, rotations=True, mix=1.0, smoothing=0.1).eval()
+    images, labels = torch.randn(4, 3, 16, 16), torch.tensor([0, 1, 2, 0])
+    noise = torch.rand(4, 4)
+    loss, _ = lesson.loss(lesson.embed(images, labels, noise), labels, noise)
+    mixed, kept = cut_mix(images, noise, 1.0)
+    expected = 0.0
+    for r in range(4):
+        logits = network.head(network.backbone(torch.rot90(mixed, r, (2, 3))))
+        for i in range(4):
+            both = [F.cross_entropy(logits[i], 4 * labels[j] + r, label_smoothing=0.1) for j in (i, 3 - i)]
+            expected += (kept[i] * both[0] + (1 - kept[i]) * both[1]).item() / 16
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "lesson", [{"mix": 0.5}, {"smoothing": 0.1}, {"contrast": 0.5}, {"mix": 0.5, "rotations": True}]
+)
+def test_every_lesson_teaches_and_can_be_repeated(lesson: dict[str, Any]) -> None:
+    images, labels = drawn(320)
+    settings = {"head": "cosine", "epochs": 8, **lesson}
+    first, again = (quick(images, labels, **settings) for _ in range(2))
+    assert first.history == {**again.history, "seconds": first.history["seconds"]}
+    assert torch.equal(first.head_weight, again.head_weight)
+    assert first.history["accuracy"][-1] > 1.8 / (16 if lesson.get("rotations") else 4)
+    assert first.config["lesson"]["mix"] == lesson.get("mix", 0.0)
+
+
+def test_a_lesson_that_cannot_be_is_refused() -> None:
+    images, labels = drawn(40)
+    for wrong in ({"mix": 1.5}, {"smoothing": 1.0}, {"contrast": -1.0}, {"mix": np.nan}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            quick(images, labels, **wrong)
