@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from faverage.errors import UserError
 
@@ -57,9 +57,11 @@ class Registry(dict[str, T]):
         """Forget a name; one that is not known is no error."""
         self.pop(name, None)
 
-    def get(self, name: object) -> T:  # type: ignore[override]
-        """Return what has this name; the error for an unknown one lists those that are known."""
+    def get(self, name: object, *default: Any) -> T:
+        """Return what has this name; the error for an unknown one, without a default, lists those that are known."""
         if not isinstance(name, str) or name not in self:
+            if default:
+                return cast(T, default[0])
             close = difflib.get_close_matches(name, self, n=1) if isinstance(name, str) else []
             meant = f"; did you mean '{close[0]}'?" if close else ""
             raise self.error(f"unknown {self.kind} {name!r}; known are: {', '.join(self)}{meant}", what=name)
