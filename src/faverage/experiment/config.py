@@ -162,11 +162,7 @@ class RunConfig:
         50, "examples that stand in for each new class in rehearsal", at_least=1, stage="after", rivals=False
     )
     spread: float = setting(
-        1.0,
-        "how wide they lie around their prototype, in units of base classes",
-        above=0,
-        stage="after",
-        rivals=False,
+        1.0, "how wide they lie around their prototype, in units of base classes", above=0, stage="after", rivals=False
     )
     calibration: float = setting(
         0.0,
