@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from faverage.experiment.config import RunConfig
 from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.fscil import CosineHead
-from faverage.fscil.heads import unit
-from faverage.fscil.images import base_heads
+from faverage.fscil.heads import base_heads, unit
 from faverage.vision import Augment, BaseModel, extract_features, hold_out, train_base
 
 Array = NDArray[Any]

@@ -14,7 +14,7 @@ from faverage.experiment.sweep.plan import Plan
 from faverage.fscil import FewShotLearner
 from faverage.storage import read_tensors, write_tensors
 from faverage.vision import BaseModel, View, get_views, rotation_heads, train_base, turn_heads
-from helpers_run import command, own_cache, said  # noqa: F401
+from helpers_run import command, said
 
 
 def test_a_strategy_has_no_effect(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ from faverage.registry import Registry, adopt, outside
 from faverage.rivals import RIVALS, Rival, get_rival, register_rival
 from faverage.vision import backbone_names, get_backbone, register_backbone
 from faverage.vision.backbones import BACKBONES
-from helpers_run import command, own_cache, said
+from helpers_run import command, said
 
-__all__ = ["own_cache"]  # a fixture that every test here uses
+pytestmark = pytest.mark.usefixtures("own_cache")
 ALL: tuple[Registry[Any], ...] = (MEANS, FUSERS, RIVALS, BENCHMARKS, BACKBONES)
 
 

@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from faverage.fscil import ViewLearner
-from faverage.fscil.ridge import _dual, _primal, fit_ridge, side_by_side
+from faverage.fscil.heads import _dual, _primal, fit_ridge, side_by_side
 from faverage.fusion.pools import LogPool
 
 PENALTY = 0.1

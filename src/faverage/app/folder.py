@@ -35,8 +35,7 @@ from PIL import Image
 from faverage.app.names import BusyError, ModelError, check_stored, clean_name
 from faverage.app.photos import thumbnails
 from faverage.fscil import FewShotLearner
-from faverage.fscil.checks import check_array
-from faverage.fscil.files import read_fuser
+from faverage.fscil.files import check_array, read_fuser
 from faverage.fscil.relearn import base_of, shots_of
 from faverage.fusion import Fuser
 from faverage.storage import read_json, read_tensors, replacing, write_tensors

@@ -21,7 +21,7 @@ from faverage.app.names import BusyError, ModelError, check_stored, clean_name, 
 from faverage.app.photos import open_picture, png, squares, thumbnails
 from faverage.app.why import Answer, answered, answers, compared, confusions
 from faverage.fscil import FewShotLearner
-from faverage.fscil.checks import check_array
+from faverage.fscil.files import check_array
 from faverage.fscil.relearn import base_of, relearn, restored, shots_of
 from faverage.storage import read_tensors
 from faverage.vision.engine.device import pick_device

@@ -20,8 +20,7 @@ from faverage.data.benchmark import shown
 from faverage.data.sources import Item, class_folders, class_items
 from faverage.data.store import open_store
 from faverage.fscil import CosineHead, FewShotLearner
-from faverage.fscil.heads import unit
-from faverage.fscil.images import base_heads
+from faverage.fscil.heads import base_heads, unit
 from faverage.vision import (
     BaseModel,
     Team,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from faverage.errors import CheckpointError, ConfigError
 from faverage.experiment.config import RunConfig
 from faverage.experiment.pictures import Pictures
-from faverage.fscil.images import base_heads
+from faverage.fscil.heads import base_heads
 
 if TYPE_CHECKING:
     from faverage.vision import BaseModel, Shards, Team

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from faverage.fscil.heads import CosineHead
-
 if TYPE_CHECKING:
     from faverage.vision import BaseModel, Extractor
 
-__all__ = ["ImageBackbone", "as_backbone", "base_heads"]
+__all__ = ["ImageBackbone", "as_backbone"]
 
 Array = NDArray[Any]
 
@@ -91,15 +89,3 @@ def as_backbone(backbone: Any, training: dict[str, Any], device: str) -> Callabl
         raise ValueError(f"backbone must be a name, a module or a function, got {type(backbone).__name__}")
     function: Callable[[Any], Any] | None = backbone
     return function
-
-
-def base_heads(model: BaseModel, views: Sequence[str]) -> list[Any]:
-    """Return the base head of each view; a rotated view has that of its rotation, where the network learned them."""
-    from faverage.vision import get_views, rotation_heads
-
-    if model.head == "linear":
-        assert model.head_bias is not None
-        return [(model.head_weight.detach().numpy(), model.head_bias.detach().numpy()) for _ in views]
-    weights = rotation_heads(model) if model.config["head"].get("rotations") else [model.head_weight] * 4
-    chosen = [weights[view.rotation // 90] for view in get_views(views)]
-    return [CosineHead(weight.detach().numpy(), float(model.scale or 1.0)) for weight in chosen]

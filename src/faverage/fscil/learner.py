@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from faverage.afa.explain import Explanation
 from faverage.deprecation import renamed
-from faverage.fscil.checks import check_options, check_session, check_shares
 from faverage.fscil.fusers import ALONE, check_fuser, explain_fuser, most_probable, new_fuser
 from faverage.fscil.heads import (
     CosineHead,
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["FewShotLearner"]
 
 Array = NDArray[Any]
+
+STEEPEST = 1e9
+MOST_STAND_INS = 100_000
 
 
 class FewShotLearner:
@@ -106,8 +108,8 @@ class FewShotLearner:
             renamed("draws", "stand_ins")
             stand_ins = draws
         check_fuser(fuser)
-        check_options(rehearsal, scope, temperature, stand_ins, hold_out)
-        check_shares(spread=spread, balance=balance, calibration=calibration)
+        _check_options(rehearsal, scope, temperature, stand_ins, hold_out)
+        _check_shares(spread=spread, balance=balance, calibration=calibration)
         self.training, self.device = dict(training or {}), device
         self.backbone = as_backbone(backbone, self.training, device)
         self.fuser, self.fuser_options = fuser, dict(fuser_options or {})
@@ -184,7 +186,7 @@ class FewShotLearner:
         if not self.classes:
             raise ValueError("learn_session needs the base classes: call fit_base(X, y) first")
         features, labels = self._features(X), np.asarray(y)
-        new = check_session(self.classes, len(features), labels)
+        new = _check_session(self.classes, len(features), labels)
         self._add_session({label: features[labels == label] for label in new})
         self.fitted = self._fit_fuser()
         return self
@@ -306,3 +308,45 @@ class FewShotLearner:
         if self.heads and not fresh and features.shape[1] != self.prototypes.shape[1]:
             raise ValueError(f"features must have {self.prototypes.shape[1]} columns, got {features.shape[1]}")
         return features
+
+
+def _check_options(rehearsal: Any, scope: Any, temperature: float | None, stand_ins: int, hold_out: int) -> None:
+    """Raise ValueError where an option of a learner cannot be."""
+    if rehearsal not in (None, "residual", "shots", "left-out"):
+        raise ValueError(f"rehearsal must be 'residual', 'shots' or 'left-out', got {rehearsal!r}")
+    if scope not in ("all", "session"):
+        raise ValueError(f"scope must be 'all' or 'session', got {scope!r}")
+    if temperature is not None:
+        check_steepness("temperature", temperature)
+    if stand_ins < 1 or hold_out < 1:
+        raise ValueError(f"stand_ins and hold_out must be at least 1, got {stand_ins!r} and {hold_out!r}")
+    if stand_ins > MOST_STAND_INS:
+        raise ValueError(f"stand_ins must be at most {MOST_STAND_INS:,}, got {stand_ins!r}")
+
+
+def check_steepness(name: str, value: float) -> None:
+    """Raise ValueError unless a number can stand before distances or cosines in a softmax."""
+    if not 0 < value <= STEEPEST:
+        raise ValueError(f"{name} must be a finite number > 0 (at most {STEEPEST:g}), got {value!r}")
+
+
+def _check_shares(*, spread: float, balance: float, calibration: float) -> None:
+    """Raise ValueError where a number of the rehearsal, or the share of calibration, is out of its range."""
+    for name, value, least, most in (
+        ("spread", spread, 0.0, np.inf),
+        ("balance", balance, 1e-6, np.inf),
+        ("calibration", calibration, 0.0, 1.0),
+    ):
+        if not least <= value <= most:
+            raise ValueError(f"{name} must lie in {least:g} … {most:g}, got {value!r}")
+
+
+def _check_session(known: Sequence[Any], n: int, labels: Array) -> list[Any]:
+    """Return the classes that a session of ``n`` examples brings; ValueError unless all are new."""
+    if n != len(labels) or n == 0:
+        raise ValueError(f"learn_session got {n} examples and {len(labels)} labels")
+    new = list(dict.fromkeys(labels.tolist()))
+    for label in new:
+        if label in known:
+            raise ValueError(f"class {label!r} is known already; a session brings new classes only")
+    return new

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from faverage.fscil.checks import check_array, check_whole
+from faverage.fscil.files import check_array, check_whole
 from faverage.fusion import Fuser
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from faverage.afa.explain import Explanation
 from faverage.fscil.fusers import ALONE, check_fuser, explain_fuser, most_probable, new_fuser
-from faverage.fscil.heads import CosineHead
+from faverage.fscil.heads import CosineHead, RidgeHead, fit_ridge
 from faverage.fscil.learner import FewShotLearner
-from faverage.fscil.ridge import RidgeHead, fit_ridge
 from faverage.fusion import Fuser
 
 __all__ = ["ViewLearner"]
