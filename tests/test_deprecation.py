@@ -16,6 +16,8 @@ from faverage.storage import read_tensors, write_tensors
 from faverage.vision import BaseModel, View, get_views, rotation_heads, train_base, turn_heads
 from helpers_run import command, said
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 
 def test_a_strategy_has_no_effect(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
