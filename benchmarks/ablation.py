@@ -18,8 +18,8 @@ from joblib import Parallel, delayed
 
 from faverage.experiment.features import Features, features_of_file
 from faverage.experiment.recipes import BEST
-from faverage.experiment.sessions import Outcome
 from faverage.fscil import ViewLearner
+from faverage.fscil.metrics import Outcome
 
 PAPER: dict[str, Any] = {
     **{"means": ["arithmetic", "geometric", "harmonic"], "output": "softmax", "mixing": None, "scale": 10.0},

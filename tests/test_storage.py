@@ -200,7 +200,6 @@ def test_which_code_results_depend_on() -> None:
     assert all(name.startswith("faverage.vision.") for name in base)
     afa = sources.behind(["faverage.experiment.fusers", "faverage.fusion.nets"])
     more = {"afa.train", "afa.steps", "afa.simplex", "fscil.heads", "fscil.metrics", "fscil.relearn"}
-    more |= {"experiment.sessions"}
     assert {f"faverage.{name}" for name in more} <= afa  # relearn is imported inside a function
     lucir = sources.behind(["faverage.experiment.rivals", "faverage.rivals.lucir"])
     assert {"faverage.rivals.rival", "faverage.rivals.exemplars", "faverage.vision.engine.optimise"} <= lucir

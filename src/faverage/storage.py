@@ -1,4 +1,4 @@
-"""Files: JSON that may come from anywhere, safetensors whose header carries a configuration, whole or not at all.
+"""Files: JSON from anywhere, safetensors whose header carries a configuration, whole or not at all; and locks.
 
 Never pickle.
 """
@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 __all__ = [
+    "alone",
     "cache_folder",
     "parse_json",
     "read_checked",
@@ -170,3 +171,33 @@ def replacing(target: Path) -> Iterator[Path]:
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(folder: Path, name: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Keep other processes from the same work; they wait. Where the system has no locks on files, nobody waits.
+
+    A process that is killed gives its lock back, and one that outlives its sweep keeps it until it is done.
+
+    Args:
+        folder: for the lock.
+        name: of the work.
+        waiting: is called where there is another process to wait for.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    handle = os.open(folder / f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:  # some network file systems have none
+            pass
+        yield
+    finally:
+        os.close(handle)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from faverage.cli.commands import app
 from faverage.experiment import ConfigError, RunConfig, run
-from faverage.experiment.paper import PAPER
+from faverage.experiment.results import PAPER
 from helpers_paths import FEATURES, TESTS
 
 FAST = {"epochs": 2, "methods": "prototypes,arithmetic,afa", "jobs": 1}

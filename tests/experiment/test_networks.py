@@ -11,9 +11,9 @@ import pytest
 from faverage.experiment import ConfigError, RunConfig, recipes
 from faverage.experiment.base import Beside, train_on
 from faverage.experiment.config import OF_NETWORKS
-from faverage.experiment.finished import finished_run
 from faverage.experiment.pictures import load_pictures, seen_by
 from faverage.experiment.rivals import rival_recipe
+from faverage.experiment.run import finished_run
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.work import mark, read_shared
 from helpers_run import command, numbers, said

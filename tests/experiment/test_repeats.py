@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from faverage.experiment.repeats import combine, compare
+from faverage.experiment.results import combine, compare
 from faverage.experiment.rows import Rows
 
 # two base classes (0, 1) and two new ones (2, 3) of twenty examples each: five shots, five tests, ten spare

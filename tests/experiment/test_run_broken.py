@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 from faverage.experiment import ConfigError, RunConfig, run
-from faverage.experiment.finished import finished_run
 from faverage.experiment.ready import read_features
 from faverage.experiment.resume import read_left, write_left
+from faverage.experiment.run import finished_run
 from faverage.experiment.sweep import Plan
 from faverage.vision import get_backbone, load_weights
 from helpers_run import command, mutated, npy, numbers, ready, said

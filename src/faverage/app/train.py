@@ -135,8 +135,8 @@ def train_model(
 
 def train_from_run(run: Path, out: Path, *, device: str = "auto", progress: Progress = lambda *_: None) -> Trained:
     """Make a model of the base session of a finished ``faverage run``; its images are needed once more."""
-    from faverage.experiment.finished import finished_run
     from faverage.experiment.pictures import load_pictures
+    from faverage.experiment.run import finished_run
 
     check_absent(out)
     config, file = finished_run(run)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from faverage.experiment.sessions import Outcome
 from faverage.fscil import FewShotLearner, ViewLearner
+from faverage.fscil.metrics import Outcome
 
 if TYPE_CHECKING:
     from faverage.experiment.config import RunConfig

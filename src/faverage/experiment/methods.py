@@ -14,7 +14,7 @@ from faverage.experiment.code import method_code
 from faverage.experiment.config import AFTER_BASE, RunConfig
 from faverage.experiment.features import Features, Progress
 from faverage.experiment.fusers import run_method
-from faverage.experiment.resume import read_left, read_method, write_left
+from faverage.experiment.resume import read_left, write_left
 from faverage.experiment.rivals import rival_folder, run_rival
 from faverage.registry import adopt, outside
 from faverage.rivals import RIVALS
@@ -42,7 +42,7 @@ def run_methods(
     if features.pictures is not None:
         names |= {m: f"{rival_folder(m, config, features.pictures)}-{draw}" for m in config.methods if m in RIVALS}
     files = {method: work / f"{name}.json" for method, name in names.items()}
-    found = {method: read_method(file, len(features.sessions)) for method, file in files.items()}
+    found = {method: _read_method(file, len(features.sessions)) for method, file in files.items()}
     done = {method: pair[0] for method, pair in found.items() if pair is not None}
     earlier = {method: pair[1] for method, pair in found.items() if pair is not None}
     rest = [method for method in config.methods if method not in done]
@@ -66,6 +66,16 @@ def _elsewhere(registered: list[Any], method: str, *of: Any) -> tuple[str, dict[
     """Do ``_finish`` in another process, where what was registered from outside is not known yet."""
     adopt(registered)
     return _finish(method, *of)
+
+
+def _read_method(file: Path, n_sessions: int) -> tuple[dict[str, Any], str] | None:
+    """Return the results of a method that an earlier run finished, and when; None where there are none, or broken."""
+    found = read_left(file, "the method is run again")
+    try:
+        result, date = (found or {})["result"], str((found or {})["date"])
+        return (result, date) if len(result["sessions"]) == n_sessions else None
+    except (KeyError, TypeError):
+        return None
 
 
 def _finish(

@@ -11,7 +11,7 @@ from faverage.errors import CheckpointError, OtherTrainingError
 from faverage.storage import read_checked, write_checked
 from faverage.vision import BaseModel, Team
 
-__all__ = ["read_left", "read_method", "trained", "write_left"]
+__all__ = ["read_left", "trained", "write_left"]
 
 
 def trained(train: Callable[[], BaseModel], checkpoint: Path, team: Team) -> BaseModel:
@@ -37,16 +37,6 @@ def _reason(error: CheckpointError) -> str:
         for name, there, here in error.differences
     ]
     return f"checkpoint {error.what} belongs to another training: {'; '.join(said)}"
-
-
-def read_method(file: Path, n_sessions: int) -> tuple[dict[str, Any], str] | None:
-    """Return the results of a method that an earlier run finished, and when; None where there are none, or broken."""
-    found = read_left(file, "the method is run again")
-    try:
-        result, date = (found or {})["result"], str((found or {})["date"])
-        return (result, date) if len(result["sessions"]) == n_sessions else None
-    except (KeyError, TypeError):
-        return None
 
 
 def read_left(file: Path, otherwise: str) -> dict[str, Any] | None:

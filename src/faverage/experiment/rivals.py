@@ -14,7 +14,7 @@ import numpy as np
 
 from faverage.experiment.code import method_code
 from faverage.experiment.resume import read_left, write_left
-from faverage.experiment.sessions import Outcome
+from faverage.fscil.metrics import Outcome
 
 if TYPE_CHECKING:
     from faverage.experiment.config import RunConfig

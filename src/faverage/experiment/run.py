@@ -1,13 +1,14 @@
-"""One run: features, every method through every session, results on disk."""
+"""One run: features, every method through every session, results on disk; and what it left for others to use."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import platform
+import re
 import time
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,18 +18,18 @@ import numpy as np
 from faverage.experiment.code import base_code
 from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
 from faverage.experiment.features import Features, Progress, features_of_benchmark, features_of_file
-from faverage.experiment.lock import alone
+from faverage.experiment.given import DROPPED, of_today
 from faverage.experiment.methods import run_methods
-from faverage.experiment.paper import NOTES, PAPER
 from faverage.experiment.ready import write_features
-from faverage.experiment.repeats import combine, compare
 from faverage.experiment.report import earlier_in_words, write
+from faverage.experiment.results import NOTES, PAPER, combine, compare
 from faverage.experiment.trouble import results_folder
+from faverage.storage import alone, read_json
 
 if TYPE_CHECKING:
     from faverage.vision import Team
 
-__all__ = ["digest", "run", "versions"]
+__all__ = ["digest", "finished_run", "run", "versions"]
 
 
 def run(
@@ -110,6 +111,40 @@ def _alone(
     progress("writing the results", 0, 0)
     write(out, results)
     return results
+
+
+def finished_run(out: Path) -> tuple[RunConfig, Path]:
+    """Return the settings of the run in ``out``, for its first seed and network, and the file of its base session.
+
+    Raises:
+        ConfigError: there is no finished run, or none that trained a backbone.
+    """
+    file = out / "results.json"
+    try:
+        results = read_json(file)
+        given = of_today({name: v for name, v in results["config"].items() if name not in DROPPED})
+        given["dataset"] = results["config"]["dataset"]  # never the default
+        found = results["versions"]
+        known = {f.name for f in fields(RunConfig)}
+        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
+        config = RunConfig(**{name: v for name, v in plain.items() if name in known}).each[0]
+        # what counted where and when it ran, such as a GPU, need not be here now
+        replace(config, device="auto", weights=None, features=None, tensorboard=None).check()
+        # older runs did not tell where their base session is
+        work = results.get("work") or digest({**config.base_key(), "versions": found})
+        if not isinstance(work, str) or not re.fullmatch("[0-9a-f]{12}", work):
+            raise ValueError(f"work is {work!r:.80}, expected the name of a folder")
+    except FileNotFoundError:
+        hint = "make one with: faverage run folder --data IMAGES --out DIR"
+        raise ConfigError(f"no finished run in {out}: there is no results.json; {hint}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ConfigError(f"{file} is not of a finished run ({error}): run it again") from None
+    if config.features is not None:
+        raise ConfigError(f"the run in {out} used ready features and trained no backbone: run it on images instead")
+    base = out / "work" / work / "base.safetensors"
+    if not base.is_file():
+        raise ConfigError(f"the run in {out} has no trained backbone: {base} is missing; run it again")
+    return config, base
 
 
 def _check_saving(config: RunConfig, file: Path) -> None:

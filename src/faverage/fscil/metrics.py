@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["forgetting", "macro_f1", "session_metrics"]
+__all__ = ["Outcome", "forgetting", "macro_f1", "session_metrics"]
 
 Array = NDArray[Any]
 
@@ -66,3 +66,49 @@ def forgetting(history: Sequence[dict[str, Any]]) -> float:
     now = history[-1]["by_session"]
     lost = [max(past["by_session"][k] for past in history[k:-1]) - now[k] for k in range(len(now) - 1)]
     return float(np.mean(lost))
+
+
+class Outcome:
+    """Collects the metrics of a method after each session.
+
+    Args:
+        sessions: classes of each session.
+    """
+
+    def __init__(self, sessions: list[list[int]]) -> None:
+        self.sessions = sessions
+        self.history: list[dict[str, Any]] = []
+        self.confusion: dict[str, dict[str, float]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.history)
+
+    def add(self, y: Array, said: Array, seconds: float) -> None:
+        """Take in the answers on the test examples of all classes seen so far."""
+        known = self.sessions[: len(self.history) + 1]
+        self.history.append(session_metrics(y, said, known))
+        self.history[-1] |= {"forgetting": forgetting(self.history), "seconds": seconds}
+        self.confusion = _confusion(y, said, len(self.sessions[0])) if len(self.history) > 1 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {"sessions": self.history, "confusion": self.confusion}
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Take back what ``to_dict`` gave."""
+        self.history, self.confusion = data["sessions"], data["confusion"]
+
+
+def _confusion(y: Array, said: Array, n_base: int) -> dict[str, dict[str, float]]:
+    """Return where base and new examples go: to the right class, a wrong one of their kind, or the other kind."""
+    result = {}
+    for kind, rows in (("base", y < n_base), ("new", y >= n_base)):
+        right = said[rows] == y[rows]
+        own = (said[rows] < n_base) == (kind == "base")
+        other = "new" if kind == "base" else "base"
+        result[kind] = {
+            "right": float(np.mean(right)),
+            f"other {kind}": float(np.mean(own & ~right)),
+            other: float(np.mean(~own)),
+        }
+    return result

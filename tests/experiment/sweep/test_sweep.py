@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from faverage.experiment.lock import alone
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.report import table_of
 from faverage.experiment.sweep.results import Board
 from faverage.experiment.sweep.work import mark
+from faverage.storage import alone
 from helpers_paths import TESTS
 from helpers_sweep import (
     SMALL,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from faverage.experiment.repeats import combine
+from faverage.experiment.results import combine
 from faverage.experiment.sweep.held_out import IN_WORDS
 from faverage.experiment.sweep.plan import Cell, Plan
 from faverage.experiment.sweep.work import Outcome

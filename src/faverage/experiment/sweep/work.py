@@ -24,7 +24,6 @@ import numpy as np
 from faverage.experiment.code import features_code
 from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
 from faverage.experiment.features import Features, features_of_benchmark, features_of_file
-from faverage.experiment.lock import alone
 from faverage.experiment.methods import on_gpu, run_methods
 from faverage.experiment.pictures import load_pictures
 from faverage.experiment.resume import read_left, write_left
@@ -34,7 +33,7 @@ from faverage.experiment.sweep.held_out import held_out_loss
 from faverage.experiment.sweep.plan import Task
 from faverage.experiment.trouble import explain
 from faverage.fscil import CosineHead
-from faverage.storage import parse_json, replacing
+from faverage.storage import alone, parse_json, replacing
 
 __all__ = ["Outcome", "carry_out", "mark", "marked", "read_record", "read_shared", "write_shared"]
 
