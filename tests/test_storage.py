@@ -200,7 +200,15 @@ def test_which_code_results_depend_on() -> None:
     assert {"faverage.vision.engine.step", "faverage.vision.backbones", "faverage.vision.transforms"} <= base
     assert all(name.startswith("faverage.vision.") for name in base)
     afa = sources.behind(["faverage.experiment.fusers", "faverage.fusion.nets"])
-    more = ("fit", "_steps", "simplex", "fscil.heads", "fscil.metrics", "fscil.relearn", "experiment.sessions")
+    more = (
+        "afa.train",
+        "afa.steps",
+        "afa.simplex",
+        "fscil.heads",
+        "fscil.metrics",
+        "fscil.relearn",
+        "experiment.sessions",
+    )
     assert {f"faverage.{name}" for name in more} <= afa  # relearn is imported inside a function
     lucir = sources.behind(["faverage.experiment.rivals", "faverage.rivals.lucir"])
     assert {"faverage.rivals.rival", "faverage.rivals.exemplars", "faverage.vision.engine.optimise"} <= lucir
