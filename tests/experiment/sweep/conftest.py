@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from faverage.experiment.lock import alone
+from faverage.storage import alone
 from helpers_sweep import command, written
 
 
