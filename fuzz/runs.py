@@ -10,6 +10,7 @@ from random import Random
 
 import numpy as np
 
+from faverage.errors import CheckpointError
 from fuzz import examples as sound
 from fuzz.common import change_file, check_probabilities
 from fuzz.formats import change_npz, change_tensors, change_zip
@@ -221,7 +222,7 @@ class FinishedRun(Target):
 class Weights(Target):
     """A checkpoint of a backbone, ``load_weights``."""
 
-    name, share, refusals = "weights", 400, (ValueError, OSError)
+    name, share, refusals = "weights", 400, (CheckpointError, ValueError, OSError)
 
     def prepare(self, examples: Path) -> None:
         """Write weights as safetensors and as torch does."""

@@ -18,4 +18,5 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (made / "sweep.json").exists():
             result = command(written(shared), "--out", made, "--jobs", 2)
             assert result.exit_code == 0, result.output
+    written(own)  # beside the copy, for those who start it again
     return Path(shutil.copytree(made, own / "whole"))
