@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import resource
@@ -26,13 +27,13 @@ GRACE = 15.0  # seconds beyond a target's limit after which a process that does 
 
 
 def shares(targets: Sequence[tuple[str, int]], count: int) -> dict[str, int]:
-    """Share ``count`` inputs among targets by their weights; each gets at least one.
+    """Share ``count`` inputs among targets by their weights, and not fewer; each gets at least one.
 
     >>> shares([("csv", 300), ("npz", 100), ("kill", 1)], 100)
     {'csv': 75, 'npz': 25, 'kill': 1}
     """
     total = sum(weight for _, weight in targets)
-    return {name: max(1, round(count * weight / total)) for name, weight in targets}
+    return {name: math.ceil(count * weight / total) for name, weight in targets}
 
 
 @dataclass
