@@ -36,6 +36,8 @@ class Archive(Target):
         copy_folder(examples / "data", root)
         for _ in range(rng.choice((1, 1, 3))):
             files = sorted(path for path in root.rglob("*") if path.is_file())
+            if not files:  # an earlier change has put something else in their place
+                return
             archives = [file for file in files if file.suffix == ".zip"]
             file = rng.choice(archives if archives and rng.random() < 0.6 else files)
             change = {".zip": change_zip, ".txt": change_text}.get(file.suffix, change_bytes)

@@ -194,6 +194,7 @@ def test_npz_with_an_encrypted_member_structs_or_odd_text(folder: Path) -> None:
         ("classes", np.array(["cat", "c\0w", "dog"]), "zero bytes"),
         ("ids", np.array([f"{i}\0x" for i in range(n)]), "zero bytes"),
         ("classes", beyond, "invalid characters"),
+        ("classes", np.frombuffer(b"s\x01B\x01" + bytes(8) + b"\x08\x67\x20\x40" * 6, "<U3"), "invalid characters"),
     ):
         np.savez(path, **{**good, name: value})
         assert_refused(folder, fuse(folder, files=("a.csv", "b.npz")), words)

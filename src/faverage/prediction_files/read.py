@@ -214,7 +214,7 @@ def _texts(path: Path, values: Any) -> list[str]:
         whole.encode().decode()  # an array may hold halves of characters, and numbers beyond all characters
         if "\0" in whole:
             raise UserError(f"{path} has ids or labels that are no text: they hold zero bytes")
-    except UnicodeError:
+    except (UnicodeError, SystemError):  # the latter is how Python refuses some numbers beyond all characters
         raise UserError(f"{path} has ids or labels that are no text: they hold invalid characters") from None
     except ValueError as error:
         raise error if isinstance(error, UserError) else UserError(f"{path}: {_sentence(error)}") from None
