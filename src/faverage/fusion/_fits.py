@@ -13,6 +13,9 @@ B = T W:
 The bias b stands for two constant members, "always" (x = 1, log x = 0) and "never" (x = 0): their weights take up what
 a row of B leaves to sum to T. In the full structure one number may be added to a column of B for all classes without
 any effect, so B ≥ 0 costs nothing. ``network()`` writes either fit as the ``AFA`` module that it is.
+
+``Tied`` fits the same with as few weights as possible: one a model, and one bias, for all classes that the same models
+know. Where all models know all classes it is the log-opinion pool.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
+from faverage.afa.means import get_mean, mean_names
 from faverage.afa.network import AFA
 from faverage.fusion.arrays import Array, learned, log_softmax, number, softmax
 
@@ -45,7 +49,7 @@ _EPS = 1e-12  # eps of the geometric mean of softened members; log of the member
 class ScalarFit:
     """p ∝ (Σ_j a_j x̃_j + floor)^T with one weight a model in each mean."""
 
-    means: tuple[str, ...]  # of "arithmetic" and "geometric"
+    means: tuple[str, ...]  # names; arithmetic and geometric are quick, others go through their own functions
     weights: Array  # (J, K)
     mix: Array  # (J,)
     temperature: float
@@ -71,7 +75,7 @@ class ScalarFit:
         n, k, classes = x.shape
         j = len(means)
         by_model = np.ascontiguousarray(x.transpose(2, 0, 1)).reshape(classes * n, k)
-        features = [by_model if mean == "arithmetic" else np.log(by_model + SOFT) for mean in means]
+        features = [forward(mean, by_model) for mean in means]
 
         def unpack(t: Array) -> tuple[Array, Array, float]:
             return softmax(t[: j * k].reshape(j, k)), softmax(t[j * k : j * k + j]), float(np.exp(t[-1]))
@@ -79,8 +83,7 @@ class ScalarFit:
         def objective(t: Array) -> tuple[float, Array]:
             w, a, big_t = unpack(t)
             raw = [(f @ v).reshape(classes, n) for f, v in zip(features, w, strict=True)]
-            slope = [np.ones(1) if m == "arithmetic" else np.exp(r) for m, r in zip(means, raw, strict=True)]
-            averaged = [r if m == "arithmetic" else s - SOFT for m, r, s in zip(means, raw, slope, strict=True)]
+            averaged, slope = zip(*(backward(m, r) for m, r in zip(means, raw, strict=True)), strict=True)
             x_hat = sum(v * xt for v, xt in zip(a, averaged, strict=True)) + floor
             log_x = np.log(x_hat)
             loss, g = cross_entropy(big_t * log_x, y, weight)
@@ -107,17 +110,15 @@ class ScalarFit:
         """Return log-probabilities ``(n, N)``."""
         x_hat = np.zeros((len(x), x.shape[2]))
         for mean, w, a in zip(self.means, self.weights, self.mix, strict=True):
-            f = x if mean == "arithmetic" else np.log(x + SOFT)
-            average = np.matmul(w, f)
-            x_hat += a * (average if mean == "arithmetic" else np.exp(average) - SOFT)
+            x_hat += a * backward(mean, np.matmul(w, forward(mean, x)))[0]
         return log_softmax(self.temperature * np.log(np.maximum(x_hat, 0) + self.floor))
 
     @classmethod
     def read(cls, parts: dict[str, Any], n_models: int, n_classes: int) -> ScalarFit:
         """Return the fit whose parts come from a file, or raise ValueError."""
         means = tuple(parts["means"])
-        if not means or not set(means) <= {"arithmetic", "geometric"}:
-            raise ValueError(f"'means' must be arithmetic and geometric ones, got {means}")
+        if not means or not set(means) <= set(mean_names()):
+            raise ValueError(f"'means' must be names of registered means, got {means}")
         weights, mix = (
             learned(parts, "weights", (len(means), n_models), low=0),
             learned(parts, "mix", (len(means),), low=0),
@@ -133,7 +134,7 @@ class ScalarFit:
 
     def network(self, n_classes: int) -> AFA:
         """Return the same as an AFA module from ``(n, K, N)``, in float64."""
-        means = [m if m == "arithmetic" else {"name": m, "eps": SOFT} for m in self.means]
+        means = [{"name": m, "eps": SOFT} if m == "geometric" else m for m in self.means]
         k = self.weights.shape[1]
         afa = AFA(k, n_classes, means=means, structure="scalar", output="power", floor=self.floor).double()
         for average, w in zip(afa.branches, self.weights, strict=True):
@@ -263,6 +264,106 @@ class LinearFit:
         """Return what ``network()`` takes: the softened copies, and the members "always" and "never"."""
         shape = (len(x), 1, x.shape[2])
         return np.concatenate([soften(x, self.softenings), np.ones(shape), np.zeros(shape)], 1)
+
+
+def forward(mean: str, x: Array) -> Array:
+    """Return f(x) of a mean, of the same shape."""
+    if mean == "arithmetic":
+        return x
+    if mean == "geometric":
+        return np.asarray(np.log(x + SOFT))
+    return np.asarray(get_mean(mean)(torch.from_numpy(np.ascontiguousarray(x))).numpy())
+
+
+def backward(mean: str, y: Array) -> tuple[Array, Array]:
+    """Return f⁻¹(y) of a mean and its derivative, both of the shape of ``y`` (or one number for all)."""
+    if mean == "arithmetic":
+        return y, np.ones(1)
+    if mean == "geometric":
+        slope = np.exp(y)
+        return slope - SOFT, slope
+    tensor = torch.from_numpy(np.ascontiguousarray(y)).requires_grad_()
+    inverse = get_mean(mean).inverse(tensor)
+    (slope_of,) = torch.autograd.grad(inverse.sum(), tensor)
+    return inverse.detach().numpy(), slope_of.numpy()
+
+
+class Tied:
+    """The fit of a ``LinearFit`` whose classes share weights and bias in groups: those that the same models know.
+
+    The logarithms are taken once; rows are left out of a fit by a weight of zero, so that folds cost no copies.
+
+    Args:
+        x: probabilities ``(n, K, N)`` without NaN.
+        y: labels ``(n,)``.
+        known: which model knows which class, ``(K, N)``.
+        softening: of the members.
+    """
+
+    def __init__(self, x: Array, y: Array, known: Array, softening: float) -> None:
+        n, k, classes = x.shape
+        self.known, self.softening = known, softening
+        self.patterns, group = np.unique(known.T, axis=0, return_inverse=True)  # (G, K)
+        self.group = group.ravel()  # (N,)
+        order = np.argsort(self.group, kind="stable")
+        self.ends = np.searchsorted(self.group[order], np.arange(len(self.patterns) + 1))
+        place = np.empty(classes, dtype=np.int64)
+        place[order] = np.arange(classes)
+        self.place, self.row, self.label = place, np.arange(n), place[y]
+        logs = np.log((x + softening) / (1 + softening), dtype=np.float32)  # half of the bytes, and they are what costs
+        self.blocks = [
+            np.ascontiguousarray(logs[:, pattern][:, :, order[a:b]].transpose(1, 2, 0)).reshape(int(pattern.sum()), -1)
+            for pattern, a, b in zip(self.patterns, self.ends, self.ends[1:], strict=False)
+        ]
+        counts = self.patterns.sum(1)
+        self.cuts = np.cumsum([0, *counts])
+        self.start = np.concatenate([*(np.full(c, 1 / max(c, 1)) for c in counts), np.zeros(len(counts))])
+
+    def fit(self, weight: Array, shrink: float = 1.0, warm: Array | None = None) -> Array:
+        """Return all weights, group by group, then the biases; ``warm`` are those of a fit to similar rows."""
+        size, total = self.cuts[-1], weight.sum()
+        each = weight.astype(np.float32)
+
+        def objective(t: Array) -> tuple[float, Array]:
+            logits = self._logits(t)
+            logits -= logits.max(0)
+            own = logits[self.label, self.row]
+            np.exp(logits, out=logits)
+            sums = logits.sum(0)
+            loss = float(weight @ (np.log(sums) - own))
+            logits *= each / sums
+            logits[self.label, self.row] -= each
+            away = t - self.start
+            gradient = shrink * away
+            for g, block in enumerate(self.blocks):
+                part = logits[self.ends[g] : self.ends[g + 1]].ravel()
+                gradient[self.cuts[g] : self.cuts[g + 1]] += block @ part
+                gradient[size + g] += part.sum()
+            return (loss + shrink / 2 * float(away @ away)) / total, gradient / total
+
+        bounds = [(0, None)] * size + [(None, None)] * len(self.blocks)
+        return lbfgs(objective, self.start if warm is None else warm, 100, bounds)
+
+    def losses(self, t: Array) -> Array:
+        """Return the loss of every row ``(n,)``."""
+        logits = self._logits(t)
+        logits -= logits.max(0)
+        return np.asarray(np.log(np.exp(logits).sum(0)) - logits[self.label, self.row], dtype=np.float64)
+
+    def linear(self, t: Array) -> LinearFit:
+        """Return the fit with the weights of every class."""
+        size = self.cuts[-1]
+        by_group = np.zeros(self.patterns.shape)
+        by_group[self.patterns] = t[:size]
+        return LinearFit("per_class", by_group[self.group], t[size:][self.group], (self.softening,))
+
+    def _logits(self, t: Array) -> Array:
+        logits = np.empty((len(self.group), len(self.row)), dtype=np.float32)
+        small = t.astype(np.float32)
+        for g, block in enumerate(self.blocks):
+            part = small[self.cuts[g] : self.cuts[g + 1]] @ block + small[self.cuts[-1] + g]
+            logits[self.ends[g] : self.ends[g + 1]] = part.reshape(-1, len(self.row))
+        return logits
 
 
 def linear_features(

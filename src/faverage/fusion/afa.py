@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from faverage.afa.explain import Explanation, check_names, from_shares
+from faverage.afa.means import get_mean
 from faverage.afa.network import AFA
-from faverage.fusion._fits import SOFT, SOFTENINGS, LinearFit, ScalarFit
+from faverage.fusion._fits import SOFT, SOFTENINGS, LinearFit, ScalarFit, Tied
 from faverage.fusion.arrays import Array, folds_of, known_classes, number, softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
 
@@ -26,6 +27,10 @@ _WORK = 2e7  # rows x features x classes above which different classes are fused
 _FULL_WEIGHTS = 1 << 22  # full matrices of more weights are not tried: each costs about 360 bytes while fitting
 _SHARPNESS = 0.5  # candidates weigh exp(-_SHARPNESS x summed held-out loss)
 _LEAST = 0.01  # candidates of a smaller weight are dropped
+_TIED = (SOFT, 1e-3)  # softenings of the tied structure
+
+Structure = Literal["auto", "scalar", "tied", "per_class", "full"]
+STRUCTURES = ("auto", "scalar", "tied", "per_class", "full")
 
 
 @register_fuser("afa")
@@ -40,16 +45,19 @@ class AFAFuser(Fuser):
       with a temperature (a log-opinion pool), both means with a temperature;
     - per_class and full: the geometric mean, shrunk to the scalar one.
 
-    Where models know different classes: arithmetic and both means over padded scores, and full matrices over four
-    softened copies of what each model knows, from strong to weak shrinkage. Full matrices of more than four million
-    weights (K·N² of them) are not tried, unless ``structure`` asks for them.
+    Where models know different classes: arithmetic and both means over padded scores; tied: the geometric mean with
+    weights and a bias that are shared by all classes that the same models know; and full matrices over four softened
+    copies of what each model knows, from strong to weak shrinkage. Full matrices of more than four million weights
+    (K·N² of them) are not tried, unless ``structure`` asks for them.
 
     Args:
-        structure: ``auto``, or one of ``scalar``, ``per_class``, ``full``: then one candidate is fitted, and nothing is
-            cross-validated.
+        structure: ``auto``, or one of ``scalar``, ``tied``, ``per_class``, ``full``: then the candidates of this
+            structure alone are fitted (one, but for tied, which has two softenings to choose from).
         combine: with ``auto``: ``average``, the candidates' predictions averaged with weights exp(−½ · summed held-out
             loss), or ``best``, the one network of the lowest held-out loss.
         folds: how many.
+        means: names of the means to choose from, registered ones of your own among them: each beside arithmetic and
+            geometric has a scalar candidate with a temperature, and all of them together have one.
 
     Attributes:
         losses: held-out loss of each candidate, by name.
@@ -66,23 +74,29 @@ class AFAFuser(Fuser):
     'good'
     """
 
-    structure: Literal["auto", "scalar", "per_class", "full"] = "auto"
+    structure: Structure = "auto"
     combine: Literal["average", "best"] = "average"
     folds: int = 5
+    means: Sequence[str] = BOTH
 
     def __post_init__(self) -> None:
-        if self.structure not in ("auto", "scalar", "per_class", "full"):
-            raise ValueError(f"structure must be 'auto', 'scalar', 'per_class' or 'full', got {self.structure!r}")
+        if self.structure not in STRUCTURES:
+            raise ValueError(f"structure must be one of {', '.join(STRUCTURES)}, got {self.structure!r}")
         if self.combine not in ("average", "best"):
             raise ValueError(f"combine must be 'average' or 'best', got {self.combine!r}")
         if not isinstance(self.folds, int) or self.folds < 2:
             raise ValueError(f"folds must be a whole number of at least 2, got {self.folds!r}")
+        self.means = tuple(self.means)
+        if not self.means or len(set(self.means)) < len(self.means):
+            raise ValueError(f"means must be different names of means, at least one, got {self.means!r}")
+        for mean in self.means:
+            get_mean(mean)
         self.losses: dict[str, float] = {}
         self.weights: dict[str, float] = {}
         self.fits: dict[str, Fit] = {}
 
     def _fit(self, scores: Array, y: Array, weight: Array) -> None:
-        candidates = Candidates(known_classes(scores, weight), self.structure)
+        candidates = Candidates(known_classes(scores, weight), self.structure, tuple(self.means))
         x, labels, w = subsample(scores, y, weight, _CHOOSE_SCORES)
         names = candidates.names(len(x))
         self.losses = {}
@@ -124,14 +138,14 @@ class AFAFuser(Fuser):
         self._need_settled("explain")
         names = check_names("models", models, self.n_models, "model {}")
         labels = check_names("classes", classes, self.n_classes, "{}")
-        by_mean = np.zeros((self.n_classes, len(BOTH)))
+        by_mean = np.zeros((self.n_classes, len(self.means)))
         by_model = np.zeros((self.n_classes, self.n_models))
         for name, share in self.weights.items():
             fit = self.fits[name]
             mix = dict(zip(fit.means, fit.mix, strict=True)) if isinstance(fit, ScalarFit) else {"geometric": 1.0}
-            by_mean += share * np.array([mix.get(mean, 0.0) for mean in BOTH])
+            by_mean += share * np.array([mix.get(mean, 0.0) for mean in self.means])
             by_model += share * fit.shares(self.n_classes)
-        return from_shares(torch.from_numpy(by_mean), torch.from_numpy(by_model), BOTH, names, labels)
+        return from_shares(torch.from_numpy(by_mean), torch.from_numpy(by_model), tuple(self.means), names, labels)
 
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"losses": self.losses, "weights": self.weights, "fits": {}}
@@ -159,21 +173,35 @@ class Candidates:
 
     known: Array
     structure: str
+    means: tuple[str, ...] = BOTH
 
     def names(self, n: int) -> list[str]:
         """Return the candidates for n rows; the first is the one to fall back on where nothing can be held out."""
+        found = [name for name in self._usual(n) if set(_means_of(name)) <= set(self.means)]
+        others = [mean for mean in self.means if mean not in BOTH]
+        if others and self.structure in ("auto", "scalar"):
+            found += [*(f"{mean}, T" for mean in others), *(["all, T"] if len(self.means) > 1 else [])]
+        if not found:
+            raise ValueError(f"the structure '{self.structure}' has no network with the means {', '.join(self.means)}")
+        return found
+
+    def _usual(self, n: int) -> list[str]:
         shared = bool(self.known.all())
         full = self._shrinkages(n)[1]
         if self.structure == "scalar":
             return ["both, T"]
         if self.structure == "per_class":
             return ["per class"]
+        tied = [f"tied {softening:g}" for softening in _TIED]
+        if self.structure == "tied":
+            return tied
         if self.structure == "full":
             return [f"full {full[-1] if shared else full[len(full) // 2]:g}"]
         scalar = ["mean, shrunk", "mean", "mean, T", "both, T", "geometric, T", "per class"]
         if int(self.known.sum()) * self.known.shape[1] > _FULL_WEIGHTS:
             full = ()
-        return [*(scalar if shared else ["mean, T", "both, T"]), *(f"full {strength:g}" for strength in full)]
+        narrow = scalar if shared else ["mean, T", "both, T", *tied]
+        return [*narrow, *(f"full {strength:g}" for strength in full)]
 
     def _shrinkages(self, n: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the softenings and the strengths of shrinkage of the full structure, for n rows."""
@@ -199,6 +227,9 @@ class Candidates:
             "both, T": (BOTH, True, 1.0, 1e-3),
             "geometric, T": (GEOMETRIC, True, 1.0, SOFT),
         }
+        for name in set(names) - set(scalars):
+            if name.endswith(", T"):
+                scalars[name] = (self.means if name == "all, T" else (name.removesuffix(", T"),), True, 1.0, 1e-3)
         shared = bool(self.known.all())
         start = np.full(x.shape[1], 0.5)  # of its own log-probability, where the scalar fit is no sane start
 
@@ -219,7 +250,7 @@ class Candidates:
                 warm=old if isinstance(old, LinearFit) else None,
             )  # fmt: skip
 
-        if shared and any(name not in scalars or name == "geometric, T" for name in names):
+        if shared and any(name.startswith(("per class", "full", "geometric")) for name in names):
             pool = scalar("geometric, T")
             start = pool.temperature * pool.weights[0]
             fits["geometric, T"] = pool
@@ -228,6 +259,9 @@ class Candidates:
         for name in names:
             if name in scalars and name not in fits:
                 fits[name] = scalar(name)
+            elif name.startswith("tied"):
+                tied = Tied(x, y, self.known, float(name.split()[1]))
+                fits[name] = tied.linear(tied.fit(weight))
             elif name == "per class":
                 fits[name] = linear(name, "per_class", None)
             elif name.startswith("full"):
@@ -235,14 +269,25 @@ class Candidates:
         return {name: fits[name] for name in names}
 
 
+def _means_of(name: str) -> tuple[str, ...]:
+    """Return the means of a usual candidate."""
+    return {"mean": ARITHMETIC, "both": BOTH}.get(name.split(",")[0], GEOMETRIC)
+
+
 def _held_out(
     candidates: Candidates, every: dict[str, Fit], x: Array, y: Array, weight: Array, n_folds: int
 ) -> dict[str, float]:
     """Return the summed loss of each candidate on rows that it was not fitted on; ``every``: the fits to all rows."""
     fold = folds_of(y, n_folds)
-    names = list(every)
-    total = dict.fromkeys(names, 0.0)
-    for f in range(n_folds):
+    total = dict.fromkeys(every, 0.0)
+    names = [name for name in every if not name.startswith("tied")]
+    for name in every.keys() - set(names):
+        tied = Tied(x, y, candidates.known, float(name.split()[1]))
+        near = tied.fit(weight)
+        for f in range(n_folds):
+            losses = tied.losses(tied.fit(np.where(fold == f, 0.0, weight), warm=near))
+            total[name] += float((weight * np.minimum(losses, -np.log(1e-15)))[fold == f].sum())
+    for f in range(n_folds if names else 0):
         inside, outside = fold != f, fold == f
         rows = np.arange(int(outside.sum()))
         for name, fit in candidates.fit(names, x[inside], y[inside], weight[inside], every).items():
