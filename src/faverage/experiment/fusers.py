@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from faverage.fscil import FewShotLearner, ViewLearner
+from faverage.fscil import FewShotLearner
 from faverage.fscil.metrics import Outcome
 
 if TYPE_CHECKING:

@@ -3,16 +3,14 @@
 from faverage.fscil.heads import CosineHead, LinearHead, PrototypeHead
 from faverage.fscil.learner import FewShotLearner
 from faverage.fscil.metrics import forgetting, macro_f1, session_metrics
-from faverage.fscil.rehearsal import Memory
-from faverage.fscil.views import ViewLearner
+from faverage.fscil.knowledge import Knowledge
 
 __all__ = [
     "CosineHead",
     "FewShotLearner",
     "LinearHead",
-    "Memory",
+    "Knowledge",
     "PrototypeHead",
-    "ViewLearner",
     "forgetting",
     "macro_f1",
     "session_metrics",

@@ -28,7 +28,7 @@ from faverage.fusion.arrays import softmax
 if TYPE_CHECKING:
     from faverage.vision import BaseModel
 
-__all__ = ["CosineHead", "LinearHead", "PrototypeHead", "RidgeHead", "Scorer", "fit_ridge", "scores_by", "unit"]
+__all__ = ["CosineHead", "LinearHead", "PrototypeHead", "RidgeHead", "fit_ridge", "unit"]
 
 Array = NDArray[Any]
 
@@ -60,6 +60,10 @@ class LinearHead:
         """Return probabilities ``(n, C)``."""
         return softmax(features @ self.weight.T + self.bias)
 
+    def of_rows(self, rows: Array) -> LinearHead:
+        """Return the head of some of the classes, a mask ``(C,)``."""
+        return LinearHead(self.weight[rows], self.bias[rows])
+
 
 @dataclass
 class CosineHead:
@@ -82,6 +86,10 @@ class CosineHead:
         """Return probabilities ``(n, C)``."""
         return softmax(self.scale * unit(features) @ unit(self.weight).T)
 
+    def of_rows(self, rows: Array) -> CosineHead:
+        """Return the head of some of the classes, a mask ``(C,)``."""
+        return CosineHead(self.weight[rows], self.scale)
+
 
 @dataclass
 class PrototypeHead:
@@ -90,70 +98,40 @@ class PrototypeHead:
     Attributes:
         prototypes: ``(C, d)``, means of normalised features, not normalised again.
         temperature: τ.
-        first: the class of the first prototype; the head knows the classes from there on.
     """
 
     prototypes: Array
     temperature: float
-    first: int = 0
 
-    @property
-    def n_classes(self) -> int:
-        """The number of classes up to the last one that the head knows."""
-        return self.first + len(self.prototypes)
-
-    def distances(self, features: Array) -> Array:
-        """Return squared distances ``(n, C)`` of normalised features to the prototypes."""
-        z = unit(features)
-        squared = (z**2).sum(1, keepdims=True) + (self.prototypes**2).sum(1) - 2 * z @ self.prototypes.T
-        return np.asarray(np.maximum(squared, 0.0))
-
-    def scores(self, features: Array, own: tuple[Array, Array] | None = None) -> Array:
-        """Return probabilities ``(n, C)``.
+    def distances(self, features: Array, own: tuple[Array, Array] | None = None) -> Array:
+        """Return squared distances ``(n, C)`` of normalised features to the prototypes.
 
         Args:
             features: ``(n, d)``.
-            own: classes ``(n,)``, and for each row the prototype ``(n, d)`` that stands for that class there; NaN where
-                it is the usual one.
+            own: rows of the prototypes ``(n,)``, and for each example the prototype ``(n, d)`` that takes the place of
+                that one there; NaN where it is the usual one. Rows below 0 are of no prototype here.
         """
-        distances = self.distances(features)
+        z = unit(features)
+        squared = (z**2).sum(1, keepdims=True) + (self.prototypes**2).sum(1) - 2 * z @ self.prototypes.T
+        distances = np.asarray(np.maximum(squared, 0.0))
         if own is not None:
-            columns = own[0] - self.first
-            inside = (columns >= 0) & (columns < distances.shape[1])
-            rows = np.flatnonzero(inside & np.isfinite(own[1][:, 0]))
-            distances[rows, columns[rows]] = ((unit(features[rows]) - own[1][rows]) ** 2).sum(1)
-        return softmax(-self.temperature * distances)
+            rows = np.flatnonzero((own[0] >= 0) & np.isfinite(own[1][:, 0]))
+            distances[rows, own[0][rows]] = ((z[rows] - own[1][rows]) ** 2).sum(1)
+        return distances
+
+    def scores(self, features: Array, own: tuple[Array, Array] | None = None) -> Array:
+        """Return probabilities ``(n, C)``; see ``distances`` for the arguments."""
+        return softmax(-self.temperature * self.distances(features, own))
 
 
-Scorer = LinearHead | CosineHead | PrototypeHead
-
-
-def scores_by(
-    heads: Sequence[Scorer], features: Array, n_classes: int, own: tuple[Array, Array] | None = None
-) -> Array:
-    """Return what heads say of features: ``(n, K, N)``, NaN for classes that a head does not know.
-
-    Args:
-        heads: K of them.
-        features: ``(n, d)``.
-        n_classes: N.
-        own: see ``PrototypeHead.scores``.
-    """
-    scores = np.full((len(features), len(heads), n_classes), np.nan, dtype=np.float32)
-    for k, head in enumerate(heads):
-        if isinstance(head, PrototypeHead):
-            scores[:, k, head.first : head.n_classes] = head.scores(features, own)
-        else:
-            scores[:, k, : head.n_classes] = head.scores(features)
-    return scores
-
-
-def learn_temperature(head: PrototypeHead, features: Array, labels: Array) -> float:
-    """Return the τ in 1 … 256 that minimises Σ log-loss + 5 (log τ/16)² of ``head`` on labelled features.
+def learn_temperature(
+    head: PrototypeHead, features: Array, labels: Array, own: tuple[Array, Array] | None = None
+) -> float:
+    """Return the τ in 1 … 256 that minimises Σ log-loss + 5 (log τ/16)² of ``head`` on labelled features ``(n, d)``.
 
     The second term keeps τ near 16 where a small memory is separated without a mistake and would have it grow for ever.
     """
-    return best_temperature(-head.distances(features), labels - head.first, np.ones(len(labels)), prior=5)
+    return best_temperature(-head.distances(features, own), labels, np.ones(len(labels)), prior=5)
 
 
 def best_temperature(logits: Array, labels: Array, weight: Array, *, prior: float = 0.0) -> float:
@@ -184,9 +162,9 @@ def calibrated(new: Array, base: Array, *, share: float, sharpness: float = 16.0
     return np.asarray((1 - share) * new + share * weights @ base, dtype=new.dtype)
 
 
-def as_head(head: tuple[ArrayLike, ArrayLike] | CosineHead) -> LinearHead | CosineHead:
-    """Return W and b as a head; a head stays as it is."""
-    if isinstance(head, CosineHead):
+def as_head(head: tuple[ArrayLike, ArrayLike] | LinearHead | CosineHead) -> LinearHead | CosineHead:
+    """Return W ``(C, d)`` and b ``(C,)`` as a head; a head stays as it is."""
+    if isinstance(head, LinearHead | CosineHead):
         return head
     return LinearHead(np.asarray(head[0], dtype=np.float32), np.asarray(head[1], dtype=np.float32))
 
@@ -202,13 +180,13 @@ def fit_head(features: Array, numbers: Array, n_classes: int) -> LinearHead:
     return LinearHead(weight.astype(np.float32), bias.astype(np.float32))
 
 
-def base_heads(model: BaseModel, views: Sequence[str]) -> list[Any]:
+def base_heads(model: BaseModel, views: Sequence[str]) -> list[LinearHead | CosineHead]:
     """Return the base head of each view; a rotated view has that of its rotation, where the network learned them."""
     from faverage.vision import get_views, rotation_heads
 
     if model.head == "linear":
         assert model.head_bias is not None
-        return [(model.head_weight.detach().numpy(), model.head_bias.detach().numpy()) for _ in views]
+        return [LinearHead(model.head_weight.detach().numpy(), model.head_bias.detach().numpy()) for _ in views]
     weights = rotation_heads(model) if model.config["head"].get("rotations") else [model.head_weight] * 4
     chosen = [weights[view.rotation // 90] for view in get_views(views)]
     return [CosineHead(weight.detach().numpy(), float(model.scale or 1.0)) for weight in chosen]

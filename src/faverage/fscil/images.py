@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,17 +18,24 @@ Array = NDArray[Any]
 
 
 class ImageBackbone:
-    """From uint8 images ``(n, S, S, 3)`` to features ``(n, d)``.
+    """From uint8 images ``(n, S, S, 3)`` to features ``(n, d)`` of each view, by name.
 
     Args:
         backbone: a name of ``faverage.vision.backbone_names``, whose network the base session trains; or a module from
             normalised images to features, or a ``BaseModel``, both used as they are.
         training: options of ``faverage.vision.train_base``, for a name.
         device: where to train and to extract.
+        views: ways to look at each image, see ``faverage.vision.View``.
     """
 
-    def __init__(self, backbone: str | nn.Module | BaseModel, training: dict[str, Any], device: str) -> None:
-        from faverage.vision import BaseModel, backbone_names
+    def __init__(
+        self,
+        backbone: str | nn.Module | BaseModel,
+        training: dict[str, Any],
+        device: str,
+        views: Sequence[str] = ("plain",),
+    ) -> None:
+        from faverage.vision import BaseModel, backbone_names, get_views
 
         self.name = backbone if isinstance(backbone, str) else None
         if self.name is not None and self.name not in backbone_names():
@@ -38,20 +45,29 @@ class ImageBackbone:
         self.model = backbone if isinstance(backbone, BaseModel) else None
         self.module = backbone if isinstance(backbone, nn.Module) else None
         self.training, self.device = training, device
+        self.views = [view.name for view in get_views(views)]
         self._extractor: Extractor | None = None
 
-    def fit(self, images: Array, numbers: Array, rows: Array, seed: int) -> tuple[Array, Array] | None:
-        """Train a backbone given by name on ``rows``; return its linear head, or None where it brings none."""
-        if self.name is None:
-            return None
+    def fit(self, images: Array, numbers: Array, rows: Array, seed: int) -> BaseModel:
+        """Train a backbone given by name on ``rows`` ``(m,)`` of images with class numbers ``(n,)``; return it."""
         from faverage.vision import train_base
 
+        assert self.name is not None
         self._extractor = None
         options = {"device": self.device, "seed": seed, **self.training}
         self.model = train_base(images, numbers, backbone=self.name, indices=rows, **options)
-        if self.model.head_bias is None:
-            return None
-        return self.model.head_weight.numpy(), self.model.head_bias.numpy()
+        return self.model
+
+    def same(self, other: ImageBackbone) -> bool:
+        """Return whether another one gives the same features."""
+        from faverage.vision.engine.device import fingerprint_weights
+
+        if self.views != other.views:
+            return False
+        mine, theirs = (one.model.backbone if one.model is not None else one.module for one in (self, other))
+        if mine is None or theirs is None:
+            return mine is theirs and self.name == other.name
+        return mine is theirs or fingerprint_weights(mine) == fingerprint_weights(theirs)
 
     def ready(self, *, batch_size: int) -> None:
         """Move a trained backbone to its device, once for all the images to come."""
@@ -60,15 +76,16 @@ class ImageBackbone:
         if self.model is None:
             raise ValueError("only a backbone with a BaseModel can be made ready")
         model = self.model
-        self._extractor = Extractor(model.backbone, model.transform, batch_size=batch_size, device=self.device)
+        options: dict[str, Any] = {"views": self.views, "batch_size": batch_size, "device": self.device}
+        self._extractor = Extractor(model.backbone, model.transform, **options)
 
-    def __call__(self, images: Any) -> Array:
-        """Return the features of images under the evaluation transform."""
+    def __call__(self, images: Any) -> dict[str, Array]:
+        """Return the features ``(n, d)`` of images under the evaluation transform, by view."""
         from faverage.vision import extract_features, transforms_for
 
         images = images if isinstance(images, np.ndarray) else np.asarray(images)
         if self._extractor is not None:
-            return self._extractor(images)
+            return self._by_view(self._extractor(images))
         if self.model is not None:
             module, transform = self.model.backbone, self.model.transform
         elif self.module is not None:
@@ -76,13 +93,20 @@ class ImageBackbone:
             transform = transforms_for(images.shape[1] if images.ndim == 4 else 1)[1]
         else:
             raise ValueError(f"the backbone '{self.name}' is not trained yet: call fit_base(X, y) first")
-        return extract_features(module, images, transform=transform, device=self.device)
+        return self._by_view(
+            extract_features(module, images, transform=transform, views=self.views, device=self.device)
+        )
+
+    def _by_view(self, side_by_side: Array) -> dict[str, Array]:
+        return dict(zip(self.views, np.split(side_by_side, len(self.views), axis=1), strict=True))
 
 
-def as_backbone(backbone: Any, training: dict[str, Any], device: str) -> Callable[[Any], Any] | None:
+def as_backbone(
+    backbone: Any, training: dict[str, Any], device: str, views: Sequence[str] = ("plain",)
+) -> Callable[[Any], Any] | None:
     """Return a function from what the learner is given to features; None where that are features already."""
     if isinstance(backbone, str | nn.Module) or hasattr(backbone, "head_weight"):
-        return ImageBackbone(backbone, training, device)
+        return ImageBackbone(backbone, training, device, views)
     if training:
         raise ValueError("training options are for a backbone given by name, such as backbone='resnet18_small'")
     if backbone is not None and not callable(backbone):

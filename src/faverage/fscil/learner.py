@@ -1,33 +1,27 @@
-"""The learner of the paper's section 3.4: a frozen backbone, one head a session, a fuser on top."""
+"""The learner: a frozen backbone, small heads for every view, and a fuser on top that learns whom to trust for what."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from faverage.afa.explain import Explanation
+from faverage.afa.explain import Explanation, explain
 from faverage.deprecation import renamed
-from faverage.fscil.fusers import ALONE, check_fuser, explain_fuser, most_probable, new_fuser
-from faverage.fscil.heads import (
-    CosineHead,
-    PrototypeHead,
-    Scorer,
-    as_head,
-    calibrated,
-    fit_head,
-    learn_temperature,
-    scores_by,
-    unit,
-)
+from faverage.fscil.fusers import ALONE, check_fuser, method_of, new_fuser
+from faverage.fscil.fusers import Members as MembersKind
+from faverage.fscil.heads import CosineHead, LinearHead, as_head, base_heads, fit_head, unit
 from faverage.fscil.images import ImageBackbone, as_backbone
-from faverage.fscil.rehearsal import Memory, Rehearsal, Rehearsed
+from faverage.fscil.knowledge import Knowledge, Views, as_views
+from faverage.fscil.members import Members
+from faverage.fscil.rehearsal import Rehearsal, rehearse
+from faverage.fscil.unknown import Familiarity
 from faverage.fusion import Fuser
 from faverage.fusion.align import Padding
+from faverage.fusion.arrays import masked_mean, normalise
 
 if TYPE_CHECKING:
     from faverage.vision import BaseModel
@@ -35,52 +29,68 @@ if TYPE_CHECKING:
 __all__ = ["FewShotLearner"]
 
 Array = NDArray[Any]
+Head = tuple[ArrayLike, ArrayLike] | LinearHead | CosineHead
 
 STEEPEST = 1e9
 MOST_STAND_INS = 100_000
+KEPT_STATES = 20  # how many changes can be undone
 
 
 class FewShotLearner:
-    """Learns base classes once, then new classes from a few examples at a time, without forgetting.
+    """Learns classes from a few examples at a time, without forgetting; a base session of many may come first, or not.
 
-    The base session has the linear head of the backbone. Every later session adds a head of nearest prototypes for all
-    classes seen so far. A fuser, trained on rehearsed features, turns the heads' scores into one prediction.
+    X are features: an array ``(n, d)``, or one for each view of the examples, by name. With a backbone, X are images.
+    Every view has two members: its base head, where there was a base session, and the nearest prototypes. One more,
+    ridge regression, sees all views. A fuser, trained on rehearsed examples, each of them left out by the members that
+    learned from it, turns what the members say into one prediction.
 
     Args:
         backbone: None: X are features. Otherwise X are images, uint8 ``(n, S, S, 3)``, and this is a name of
             ``faverage.vision.backbone_names`` (``fit_base`` trains it), a module or a ``BaseModel`` (used as they
-            are), or any function from X to features ``(n, d)``.
-        fuser: ``afa`` (one weight a class, trained by gradient steps), ``afa-paper`` (full matrices and rehearsal of
-            the shots, the paper to the letter), ``prototypes`` (the last head alone), ``no-fine-tuning`` (the base head
-            alone), any fuser of ``faverage.fusion`` by name, or a fuser.
+            are), or any function from X to features.
+        fuser: ``afa``; ``afa-paper``, full matrices, a head a session and rehearsal of the shots, the paper to the
+            letter; ``prototypes`` (of the first view) and ``no-fine-tuning`` (its base head), a member alone; any fuser
+            of ``faverage.fusion`` by name, or a fuser.
         fuser_options: options of the fuser.
-        rehearsal: ``residual``, ``shots`` or ``left-out``, see ``faverage.fscil.rehearsal``; by default residual, but
+        views: with a backbone: ways to look at each image, see ``faverage.vision.View``.
+        members: ``views``, as above, or ``sessions``, the paper's: a base head, and for each later session a head of
+            nearest prototypes; by default views, but sessions for ``afa-paper``.
+        rehearsal: ``left-out``, ``residual`` or ``shots``, see ``faverage.fscil.rehearsal``; by default left-out, but
             shots for ``afa-paper``.
-        stand_ins: drawn examples of each new class, with ``residual``.
-        spread: how wide they lie around their prototype, in units of base classes.
-        balance: how much a new class's example counts in rehearsal: above 1, new classes are found more often, and base
-            classes less.
+        stand_ins: drawn examples of a class, where rehearsal draws them.
+        spread: how wide they lie around their prototype, in units of the other classes.
+        balance: how much an example of a new class counts in rehearsal, where there are base classes: the higher, the
+            more often new classes are found, and base classes less.
         calibration: share in which prototypes of new classes are drawn towards similar base classes.
-        temperature: τ of the prototype heads; None learns it on the held-out base features.
-        padding: how heads are padded with classes that they do not know, for fusers that take no gaps.
+        temperature: τ of the prototypes; None learns it.
+        ridge: penalty of the ridge regression; None: there is no such member.
+        padding: how members are padded with classes that they do not know, for fusers that take no gaps.
         threshold: t of the padding ``inlierness``.
-        scope: ``all``: a session's head knows all classes so far; ``session``: only its own.
+        scope: of the members ``sessions``: ``all``: a session's head knows all classes so far; ``session``: its own.
         hold_out: features of each base class kept for rehearsal, at most, and never more than a sixth of the class.
         training: options of ``faverage.vision.train_base``, for a backbone given by name.
         device: where the backbone works: ``auto``, ``cpu``, ``cuda``.
         seed: of everything that is drawn.
         draws: ``stand_ins`` under its old name.
 
+    Attributes:
+        known: classes and examples, see ``faverage.fscil.knowledge``.
+        members: the heads, see ``faverage.fscil.members``.
+        fitted: the fuser, or None where there is nothing to fuse: as long as nothing was taught, base heads answer alone.
+
     >>> rng = np.random.default_rng(0)
     >>> centres = rng.normal(size=(4, 16)) * 3
     >>> def examples(classes, n):
     ...     y = np.repeat(classes, n)
     ...     return np.abs(centres[y] + rng.normal(size=(len(y), 16))), y
-    >>> learner = FewShotLearner(fuser="afa").fit_base(*examples([0, 1], 60))
+    >>> learner = FewShotLearner().learn_session(*examples([0, 1], 5))  # from nothing
     >>> learner = learner.learn_session(*examples([2, 3], 5))
     >>> X, y = examples([0, 1, 2, 3], 25)
-    >>> bool((learner.predict(X) == y).mean() > 0.8)
-    True
+    >>> bool((learner.predict(X) == y).mean() > 0.8), learner.members.names
+    (True, ['prototypes', 'ridge'])
+    >>> learner = FewShotLearner().fit_base(*examples([0, 1], 60)).learn_session(*examples([2, 3], 5))
+    >>> bool((learner.predict(X) == y).mean() > 0.8), learner.members.names
+    (True, ['base head', 'prototypes', 'ridge'])
     """
 
     def __init__(
@@ -89,12 +99,15 @@ class FewShotLearner:
         fuser: str | Fuser = "afa",
         *,
         fuser_options: dict[str, Any] | None = None,
+        views: Sequence[str] = ("plain",),
+        members: MembersKind | None = None,
         rehearsal: Rehearsal | None = None,
         stand_ins: int = 50,
         spread: float = 1.0,
-        balance: float = 1.0,
+        balance: float = 1.5,
         calibration: float = 0.0,
         temperature: float | None = None,
+        ridge: float | None = 0.1,
         padding: Padding = "inlierness",
         threshold: float = 0.5,
         scope: Literal["all", "session"] = "all",
@@ -108,130 +121,236 @@ class FewShotLearner:
             renamed("draws", "stand_ins")
             stand_ins = draws
         check_fuser(fuser)
-        _check_options(rehearsal, scope, temperature, stand_ins, hold_out)
+        _check_words(rehearsal, scope, members)
+        _check_numbers(temperature, ridge, stand_ins, hold_out)
         _check_shares(spread=spread, balance=balance, calibration=calibration)
-        self.training, self.device = dict(training or {}), device
-        self.backbone = as_backbone(backbone, self.training, device)
+        self.training, self.device, self.views = dict(training or {}), device, tuple(views)
+        self.backbone = as_backbone(backbone, self.training, device, self.views)
         self.fuser, self.fuser_options = fuser, dict(fuser_options or {})
-        self.rehearsal, self.stand_ins, self.temperature = rehearsal, stand_ins, temperature
+        self.members_kind, self.rehearsal, self.stand_ins = members, rehearsal, stand_ins
         self.spread, self.balance, self.calibration = spread, balance, calibration
+        self.temperature, self.ridge = temperature, ridge
         self.padding: Padding = padding
         self.threshold, self.scope, self.hold_out, self.seed = threshold, scope, hold_out, seed
-        self.classes: list[Any] = []
-        self.sessions: list[list[Any]] = []
-        self.heads: list[Scorer] = []
-        self.fitted: Fuser | None = None
+        self._state: _State | None = None
+        self._past: list[_State | None] = []
+
+    # What is known ----------------------------------------------------------------------------------------------------
 
     @property
-    def draws(self) -> int:
-        """``stand_ins`` under its old name."""
-        renamed("draws", "stand_ins")
-        return self.stand_ins
+    def known(self) -> Knowledge:
+        """Classes and examples; ValueError before the first."""
+        return self._need("the learner knows no class yet").known
+
+    @property
+    def members(self) -> Members:
+        """The heads; ValueError before the first class."""
+        return self._need("there are no members yet").members
+
+    @property
+    def fitted(self) -> Fuser | None:
+        """The fuser; None where there is nothing to fuse."""
+        return None if self._state is None else self._state.fuser
+
+    @property
+    def classes(self) -> list[Any]:
+        """Labels of all classes seen so far, in order of arrival."""
+        return [] if self._state is None else list(self._state.known.classes)
+
+    @property
+    def sessions(self) -> list[list[Any]]:
+        """Labels that each session brought; the first are the base classes, none where there was no base session."""
+        return [] if self._state is None else self._state.known.sessions
+
+    # Learning ---------------------------------------------------------------------------------------------------------
 
     def fit_base(
         self,
-        X: ArrayLike,
+        X: ArrayLike | Mapping[str, ArrayLike],
         y: Sequence[Any] | Array,
         *,
-        head: tuple[ArrayLike, ArrayLike] | CosineHead | None = None,
-        prototypes: ArrayLike | None = None,
+        head: Head | Mapping[str, Head] | None = None,
+        prototypes: ArrayLike | Mapping[str, ArrayLike] | None = None,
     ) -> Self:
-        """Learn the base classes.
+        """Learn base classes from many examples, forgetting everything else.
 
         Args:
-            X: images, or features ``(n, d)`` without a backbone.
-            y: labels of any type.
-            head: W ``(C, d)`` and b ``(C,)`` of a linear head for the sorted classes, or a ``CosineHead``; by default a
-                linear one is fitted.
-            prototypes: ``(C, d)``, means of normalised features of the sorted classes. X is then the memory: features
-                that neither head nor prototypes were made from.
+            X: images, or features ``(n, d)``, by view where there are several.
+            y: labels ``(n,)`` of any type.
+            head: W ``(C, d)`` and b ``(C,)`` of a linear head for the sorted classes, or a ``CosineHead``, by view where
+                there are several; by default linear ones are fitted.
+            prototypes: ``(C, d)``, means of normalised features of the sorted classes, likewise. X is then what was held
+                out: examples that neither head nor prototypes were made from.
         """
-        labels, n = np.asarray(y), len(np.asarray(X))
+        labels = np.asarray(y)
+        n = len(next(iter(X.values()))) if isinstance(X, Mapping) and X else len(np.asarray(X))  # type: ignore[arg-type]
         classes, numbers = np.unique(labels, return_inverse=True)
         if n != len(labels) or len(classes) < 2:
             raise ValueError(
                 f"fit_base needs one label for each of the {n} examples and at least two classes, "
-                f"got {len(labels)} labels of {len(classes)} classes"
+                f"got {len(labels)} labels of {len(classes)} classes; with fewer, begin with learn_session"
             )
         kept = np.ones(n, dtype=bool)
         if prototypes is None:
             from faverage.vision import hold_out
 
             kept = np.isin(np.arange(n), hold_out(numbers, per_class=self.hold_out, small="drawn", seed=self.seed))
+        trained: Mapping[str, Head] | None = None
         if isinstance(self.backbone, ImageBackbone) and self.backbone.name is not None:
             if head is not None or prototypes is not None:
                 raise ValueError("a backbone given by name is trained here and brings its own head and prototypes")
-            head = self.backbone.fit(np.asarray(X), numbers, np.flatnonzero(~kept), self.seed)
-        features = self._features(X, fresh=True)
+            model = self.backbone.fit(np.asarray(X), numbers, np.flatnonzero(~kept), self.seed)
+            trained = dict(zip(self.views, base_heads(model, self.views), strict=True))
+        views = as_views(X if self.backbone is None else self.backbone(X))
         rest = ~kept if prototypes is None else kept
+        means = as_views(prototypes, {v: x.shape[1] for v, x in views.items()}) if prototypes is not None else {}
+        counts = None
         if prototypes is None:
-            means = np.stack([unit(features[rest & (numbers == c)]).mean(0) for c in range(len(classes))])
-        else:
-            means = np.asarray(prototypes, dtype=features.dtype)
-        linear = fit_head(features[rest], numbers[rest], len(classes)) if head is None else as_head(head)
-        if means.shape != (len(classes), features.shape[1]) or linear.weight.shape != means.shape:
-            raise ValueError(
-                f"head and prototypes must have {len(classes)} rows of {features.shape[1]} numbers, one a class, got "
-                f"{linear.weight.shape} and {means.shape}"
-            )
-        memory = Memory.of_base(features[kept], numbers[kept], means)
-        self.classes, self.sessions = classes.tolist(), [classes.tolist()]
-        self.heads, self.memory, self.prototypes = [linear], memory, means
-        self.tau = self.temperature or learn_temperature(PrototypeHead(means, 16.0), memory.base, memory.base_labels)
-        self.fitted = None
+            for view, x in views.items():
+                means[view] = np.stack([unit(x[rest & (numbers == c)]).mean(0) for c in range(len(classes))])
+            counts = np.bincount(numbers[rest], minlength=len(classes))
+        heads = _heads_by_view(trained if head is None else head, views)
+        for view, x in views.items():
+            if view not in heads:
+                heads[view] = fit_head(x[rest], numbers[rest], len(classes))
+        held_out = {view: x[kept] for view, x in views.items()}
+        self._change(Knowledge.of_base(classes.tolist(), held_out, numbers[kept], means, heads, counts))
         return self
 
-    def learn_session(self, X: ArrayLike, y: Sequence[Any] | Array) -> Self:
-        """Learn new classes from a few examples of each; any number of classes and of shots."""
-        if not self.classes:
-            raise ValueError("learn_session needs the base classes: call fit_base(X, y) first")
-        features, labels = self._features(X), np.asarray(y)
-        new = _check_session(self.classes, len(features), labels)
-        self._add_session({label: features[labels == label] for label in new})
-        self.fitted = self._fit_fuser()
+    def learn_session(self, X: ArrayLike | Mapping[str, ArrayLike], y: Sequence[Any] | Array) -> Self:
+        """Learn new classes from a few examples of each, or known ones from more: any number of classes and of shots.
+
+        No base session is needed: a learner may begin here.
+        """
+        labels = np.asarray(y)
+        if len(labels) == 0:
+            raise ValueError("learn_session got no examples: give at least one of each class")
+        views = self.features(X)
+        n = len(next(iter(views.values())))
+        if n != len(labels):
+            raise ValueError(f"learn_session got {n} examples and {len(labels)} labels")
+        known = Knowledge.empty({v: x.shape[1] for v, x in views.items()}) if self._state is None else self._state.known
+        self._change(known.taught(views, labels.tolist()))
         return self
 
     def forget(self, label: Any) -> Self:
-        """Forget a class that a session brought: the learner is then as if it had never learned it.
-
-        Every later session is learned again from its shots; base classes are part of the backbone and stay.
-        """
-        from faverage.fscil.relearn import check_forgettable, relearn, shots_of
-
-        check_forgettable(self, label)
-        sessions = [{name: x for name, x in session.items() if name != label} for session in shots_of(self)]
-        self.__dict__.update(vars(relearn(self, sessions)))
+        """Forget a class: the learner is then as if it had never learned it, but for a backbone that was trained on it."""
+        known = self._need("there is nothing to forget").known.without(label)
+        self._change(known)
         return self
 
-    def predict_proba(self, X: ArrayLike) -> Array:
+    def rename(self, label: Any, new: Any) -> Self:
+        """Give a class another label."""
+        self._change(self._need("there is nothing to rename").known.renamed(label, new), refit=False)
+        return self
+
+    def undo(self) -> Self:
+        """Go back to what was before the last change: ``fit_base``, ``learn_session``, ``forget``, ``rename``, ``merge``."""
+        if not self._past:
+            raise ValueError("there is nothing to undo")
+        self._state = self._past.pop()
+        return self
+
+    def merge(self, other: FewShotLearner) -> Self:
+        """Learn all that another learner knows, from its features alone; a class that both know becomes one.
+
+        Both must have the same backbone and views, since their features are put side by side; learners with different
+        backbones are joined by ``faverage.fscil.join``.
+        """
+        if other._state is None:
+            raise ValueError("the other learner knows no class yet: there is nothing to merge")
+        _check_backbones(self, other)
+        mine = Knowledge.empty(other.known.widths) if self._state is None else self._state.known
+        self._change(mine.merged(other.known))
+        return self
+
+    def _change(self, known: Knowledge, *, refit: bool = True) -> None:
+        """Replace what is known, and fit everything that follows from it; a failure changes nothing."""
+        new = _State.of(self, known) if refit or self._state is None else _State(known, *self._state[1:])
+        self._past = [*self._past[1 - KEPT_STATES :], self._state]
+        self._state = new
+
+    # Answers ----------------------------------------------------------------------------------------------------------
+
+    def predict_proba(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Array:
         """Return probabilities ``(n, N)`` of all classes seen so far, in the order of ``classes``."""
-        if not self.classes:
-            raise ValueError("the learner knows no classes yet: call fit_base(X, y) first")
-        return self.fuse(self.head_scores(X))
+        return self.fuse(self.member_scores(X))
 
-    def fuse(self, scores: Array) -> Array:
-        """Return probabilities ``(n, N)`` of what ``head_scores`` gave."""
-        if len(self.heads) == 1:
-            return scores[:, 0]
-        if self.fuser == "prototypes":
-            return np.nan_to_num(scores[:, -1])
-        if self.fuser == "no-fine-tuning":
-            return np.nan_to_num(scores[:, 0])
-        assert self.fitted is not None
-        return self.fitted.predict_proba(scores)
+    def predict(self, X: ArrayLike | Mapping[str, ArrayLike], *, unknown: float | None = None) -> Array:
+        """Return the most probable label ``(n,)``.
 
-    def predict(self, X: ArrayLike) -> Array:
-        """Return the most probable label ``(n,)``."""
-        return most_probable(self.predict_proba(X), self.classes)
+        Args:
+            X: images or features.
+            unknown: answer None where no class fits; it is the share of examples of known classes that may be answered
+                so, as 0.05. ``familiarity`` returns the number behind it.
+        """
+        views = self.features(X)
+        labels = np.empty(len(self.classes), dtype=object)
+        labels[:] = self.classes
+        found = labels[self.fuse(self.scores_of(views)).argmax(1)] if len(labels) else labels
+        if unknown is None:
+            return np.array(found.tolist())
+        if not 0 < unknown < 1:
+            raise ValueError(f"unknown must be a rate between 0 and 1, such as 0.05, got {unknown!r}")
+        found[self._familiarity(views) <= unknown] = None
+        return found
+
+    def familiarity(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Array:
+        """Return for each example ``(n,)`` how usual it would be for a known class: a p-value, see ``fscil.unknown``.
+
+        A share of at most a of the examples of known classes has a familiarity of at most a.
+        """
+        return self._familiarity(self.features(X))
+
+    def _familiarity(self, views: Views) -> Array:
+        return self._need("no class is known yet").familiarity.of(views)
+
+    def member_scores(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Array:
+        """Return what each member says: ``(n, K, N)``, NaN for classes that it does not know."""
+        return self.scores_of(self.features(X))
 
     def head_scores(self, X: ArrayLike) -> Array:
-        """Return what each head says: ``(n, K, N)``, NaN for classes that came after it (or before, by scope)."""
-        return self.scores_of(self._features(X))
+        """``member_scores`` under its old name."""
+        renamed("head_scores", "member_scores")
+        return self.member_scores(X)
+
+    def features(self, X: ArrayLike | Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """Return the features ``(n, d_v)`` of examples, by view."""
+        like = None if self._state is None else self._state.known.widths
+        return as_views(X if self.backbone is None else self.backbone(X), like)
+
+    def scores_of(self, views: Views, left_out: tuple[Array, Array] | None = None) -> Array:
+        """Return what the members say of features ``(n, d_v)``, by view: ``(n, K, N)``; see ``Members.scores``."""
+        return self.members.scores(views, left_out)
+
+    def fuse(self, scores: Array) -> Array:
+        """Return probabilities ``(n, N)`` of what ``member_scores`` gave."""
+        state = self._need("the learner knows no class yet")
+        if self.fuser in ALONE:
+            return np.nan_to_num(scores[:, state.members.place("base" if self.fuser == ALONE[0] else "prototypes")])
+        if state.fuser is None:
+            if not state.known.shot.any():  # as long as nothing was taught, the base heads answer alone
+                scores = scores[:, [member.kind == "base" for member in state.members.members]]
+            return normalise(masked_mean(scores.astype(np.float64)))
+        return state.fuser.predict_proba(scores)
 
     def explain(self) -> Explanation:
-        """Return which head is trusted for which class, and with which mean."""
-        models = ["base", *(f"session {k}" for k in range(1, len(self.heads)))]
-        return explain_fuser(self.fitted, models, self.classes)
+        """Return which member is trusted for which class, and with which mean."""
+        fitted, names = self.fitted, self.members.names
+        network = getattr(fitted, "network", None)
+        if network is not None and hasattr(network, "branches"):
+            return explain(network, models=names, classes=self.classes)
+        if fitted is not None and hasattr(fitted, "explain"):
+            explanation: Explanation = fitted.explain(models=names, classes=self.classes)
+            return explanation
+        raise ValueError("explain needs several members and a fuser with weights to read: 'afa' or 'afa-paper'")
+
+    def chosen(self) -> dict[str, float]:
+        """Return which networks ``afa`` chose, with their shares; empty for other fusers."""
+        found = getattr(self.fitted, "weights", None)
+        return dict(found) if isinstance(found, dict) else {}
+
+    # Files ------------------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> Path:
         """Write the learner to a folder, with a backbone that was given by name or as a ``BaseModel``."""
@@ -248,76 +367,110 @@ class FewShotLearner:
 
         return load_learner(Path(folder), backbone, device)
 
-    def _add_session(self, shots: dict[Any, Array]) -> None:
-        """Take in the features of new classes, by label, and add their head; the fuser is not fitted."""
-        first = len(self.classes)
-        means = np.stack([unit(features).mean(0) for features in shots.values()])
-        means = calibrated(means, self.prototypes[: len(self.sessions[0])], share=self.calibration)
-        self.memory.shots.update({first + i: features for i, features in enumerate(shots.values())})
-        self.prototypes = np.concatenate([self.prototypes, means])
-        self.classes, self.sessions = [*self.classes, *shots], [*self.sessions, list(shots)]
-        start = 0 if self.scope == "all" else first
-        self.heads = [*self.heads, PrototypeHead(self.prototypes[start:], self.tau, start)]
+    def _need(self, what: str) -> _State:
+        if self._state is None:
+            raise ValueError(f"{what}: call learn_session(X, y), or fit_base(X, y) first")
+        return self._state
 
-    def rehearse(self, rehearsal: Rehearsal | None = None) -> tuple[Array, Array, Array]:
-        """Return scores ``(n, K, N)``, labels and weights that a fuser of this session learns from.
+
+class _State(NamedTuple):
+    """A learner between two changes: nothing in it is ever changed."""
+
+    known: Knowledge
+    members: Members
+    fuser: Fuser | None
+    familiarity: Familiarity
+
+    @classmethod
+    def of(cls, learner: FewShotLearner, known: Knowledge, fuser: Fuser | None = None) -> _State | None:
+        """Return what follows from a knowledge; None where that is of no class.
 
         Args:
-            rehearsal: where the learner has none of its own.
+            learner: for its options.
+            known: classes and examples.
+            fuser: of exactly these, as read from a file; by default it is fitted.
         """
-        found = self.rehearsed(rehearsal)
-        return self.scores_of(found.features, own=(found.labels, found.own)), found.labels, found.weight
-
-    def rehearsed(self, rehearsal: Rehearsal | None = None) -> Rehearsed:
-        """Return what ``rehearse`` scores."""
-        rng = np.random.default_rng([self.seed, len(self.heads)])
-        options: dict[str, Any] = {"spread": self.spread, "balance": self.balance}
-        kind = self.rehearsal or rehearsal or "residual"
-        found = self.memory.rehearse(kind, self.prototypes, self.stand_ins, rng, **options)
-        base = self.prototypes[: len(self.sessions[0])]
-        return replace(found, own=calibrated(found.own, base, share=self.calibration))
-
-    def _fit_fuser(self) -> Fuser | None:
-        if self.fuser in ALONE:
+        if not known.classes:
             return None
-        padding = {"padding": self.padding, "threshold": self.threshold}
-        fuser, rehearsal = new_fuser(self.fuser, self.fitted, self.fuser_options, **padding)
-        if fuser.trains:
-            fuser.fit(*self.rehearse(rehearsal))
+        method = method_of(learner.fuser)
+        members = Members(
+            known,
+            learner.members_kind or method.members,
+            calibration=learner.calibration,
+            temperature=learner.temperature,
+            ridge=None if learner.fuser in ALONE else learner.ridge,
+            scope=learner.scope,
+        )
+        if learner.fuser in ALONE:
+            members.place("base" if learner.fuser == ALONE[0] else "prototypes")  # whether it is there
+        elif fuser is None and len(members.members) > 1 and (known.shot.any() or not known.heads):
+            fuser = cls._fit(learner, members)
+        return cls(known, members, fuser, Familiarity(members))
+
+    @staticmethod
+    def _fit(learner: FewShotLearner, members: Members) -> Fuser | None:
+        padding = {"padding": learner.padding, "threshold": learner.threshold}
+        fuser = new_fuser(learner.fuser, learner.fitted, learner.fuser_options, **padding)
+        if not fuser.trains:
+            return fuser
+        rehearsed = rehearse(
+            members.known,
+            learner.rehearsal or method_of(learner.fuser).rehearsal,
+            members.prototypes,
+            np.random.default_rng([learner.seed, members.n_classes]),
+            stand_ins=learner.stand_ins,
+            spread=learner.spread,
+            balance=learner.balance,
+        )
+        if len(np.unique(rehearsed.labels)) < 2:
+            return None  # too little to learn from: all members count alike
+        scores = members.scores(rehearsed.views, (rehearsed.left_out, rehearsed.labels))
+        fuser.fit(scores, rehearsed.labels, rehearsed.weight)
+        fuser.forget_rows()
         return fuser
 
-    def scores_of(
-        self, features: Array, heads: Sequence[Scorer] | None = None, own: tuple[Array, Array] | None = None
-    ) -> Array:
-        """Return what heads say of features: ``(n, K, N)``, NaN for classes that a head does not know.
 
-        Args:
-            features: ``(n, d)``.
-            heads: by default all.
-            own: see ``PrototypeHead.scores``.
-        """
-        return scores_by(self.heads if heads is None else heads, features, len(self.classes), own)
-
-    def _features(self, X: ArrayLike, *, fresh: bool = False) -> Array:
-        features = np.asarray(X if self.backbone is None else self.backbone(X))
-        if features.ndim != 2:
-            raise ValueError(f"features must have shape (n, d), got {features.shape}; images need a backbone")
-        features = features.astype(np.float32, copy=False)
-        if not np.isfinite(features).all():
-            raise ValueError("features must be finite")
-        if self.heads and not fresh and features.shape[1] != self.prototypes.shape[1]:
-            raise ValueError(f"features must have {self.prototypes.shape[1]} columns, got {features.shape[1]}")
-        return features
+def _heads_by_view(head: Any, views: Views) -> dict[str, LinearHead | CosineHead]:
+    """Return the given base heads by view; none where None is given."""
+    if head is None:
+        return {}
+    given = head if isinstance(head, Mapping) else {next(iter(views)): head}
+    if set(given) != set(views):
+        raise ValueError(f"head must have one head for each of the views {', '.join(views)}, got {', '.join(given)}")
+    return {view: as_head(given[view]) for view in views}
 
 
-def _check_options(rehearsal: Any, scope: Any, temperature: float | None, stand_ins: int, hold_out: int) -> None:
-    """Raise ValueError where an option of a learner cannot be."""
+def _check_backbones(one: FewShotLearner, other: FewShotLearner) -> None:
+    """Raise ValueError where two learners see with different backbones."""
+    first, second = one.backbone, other.backbone
+    if (first is None) != (second is None):
+        raise ValueError("one learner takes features and the other images: merge learners of the same kind")
+    if isinstance(first, ImageBackbone) and isinstance(second, ImageBackbone):
+        if not first.same(second):
+            raise ValueError(
+                "the learners have different backbones, so their features do not compare: join them by label, with "
+                "faverage.fscil.join"
+            )
+    elif first is not second:
+        raise ValueError("the learners have different backbones: give both the same object, or join them by label")
+
+
+def _check_words(rehearsal: Any, scope: Any, members: Any) -> None:
+    """Raise ValueError where an option of a learner is none of its words."""
     if rehearsal not in (None, "residual", "shots", "left-out"):
         raise ValueError(f"rehearsal must be 'residual', 'shots' or 'left-out', got {rehearsal!r}")
     if scope not in ("all", "session"):
         raise ValueError(f"scope must be 'all' or 'session', got {scope!r}")
+    if members not in (None, "views", "sessions"):
+        raise ValueError(f"members must be 'views' or 'sessions', got {members!r}")
+
+
+def _check_numbers(temperature: float | None, ridge: float | None, stand_ins: int, hold_out: int) -> None:
+    """Raise ValueError where a number of a learner is out of its range."""
     if temperature is not None:
         check_steepness("temperature", temperature)
+    if ridge is not None and not 0 < ridge < np.inf:
+        raise ValueError(f"ridge must be a finite number > 0, or None for no such member, got {ridge!r}")
     if stand_ins < 1 or hold_out < 1:
         raise ValueError(f"stand_ins and hold_out must be at least 1, got {stand_ins!r} and {hold_out!r}")
     if stand_ins > MOST_STAND_INS:
@@ -339,14 +492,3 @@ def _check_shares(*, spread: float, balance: float, calibration: float) -> None:
     ):
         if not least <= value <= most:
             raise ValueError(f"{name} must lie in {least:g} … {most:g}, got {value!r}")
-
-
-def _check_session(known: Sequence[Any], n: int, labels: Array) -> list[Any]:
-    """Return the classes that a session of ``n`` examples brings; ValueError unless all are new."""
-    if n != len(labels) or n == 0:
-        raise ValueError(f"learn_session got {n} examples and {len(labels)} labels")
-    new = list(dict.fromkeys(labels.tolist()))
-    for label in new:
-        if label in known:
-            raise ValueError(f"class {label!r} is known already; a session brings new classes only")
-    return new

@@ -1,20 +1,20 @@
-"""Rehearsal: the labelled features that the fuser learns from in each session.
+"""Rehearsal: the labelled examples that the fuser of a learner learns from.
 
-Base classes give features that the backbone was not trained on, since predictions on training images are
+Base classes give examples that the backbone was not trained on, since predictions on training images are
 over-confident. A new class has its few shots only, and they sit too close to their own prototype to be typical.
-``residual`` draws stand-ins around the prototype instead, with the spread of the base classes:
-
-    z̄_c + s (r_0 − mean(r_1 … r_m)),   r_i residuals of base features to their prototypes, m the number of shots.
-
-The second term is the error of a prototype that is the mean of m shots; s, the spread, is 1 where new classes are as
-wide as base classes. ``shots`` rehearses the shots themselves, the paper's literal reading. ``left-out`` rehearses
-them, too, but each is scored as if its class had been learned from the other shots alone:
+``left-out``, the usual kind, scores each of them as if its class had been learned from the other shots alone:
 
     z̄_c without shot i  =  (m z̄_c − z_i) / (m − 1)
 
-so that it is as hard as an image that the class was not learned from. Stand-ins are not: what a backbone has never seen
-lies off its prototype in directions that lead to other classes. With both, every class counts alike, however many
-examples it has.
+so that it is as hard as an image that the class was not learned from. ``residual`` draws stand-ins around the prototype
+instead, with the spread of the other classes:
+
+    z̄_c + s (r_0 − mean(r_1 … r_m)),   r_i residuals of examples to their prototypes, m the number of shots.
+
+The second term is the error of a prototype that is the mean of m shots; s, the spread, is 1 where new classes are as
+wide as the others. Stand-ins are easier than images: what a backbone has never seen lies off its prototype in
+directions that lead to other classes. With ``left-out``, the only shot of a class has stand-ins, too. ``shots``
+rehearses the shots themselves, the paper's literal reading. Every class counts alike, however many examples it has.
 """
 
 from __future__ import annotations
@@ -26,106 +26,104 @@ import numpy as np
 from numpy.typing import NDArray
 
 from faverage.fscil.heads import unit
+from faverage.fscil.knowledge import Knowledge
 
-__all__ = ["Memory", "Rehearsal", "Rehearsed", "means_of_others"]
+__all__ = ["Rehearsal", "Rehearsed", "rehearse"]
 
 Array = NDArray[Any]
 Rehearsal = Literal["residual", "shots", "left-out"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Rehearsed:
     """What a fuser learns from.
 
     Attributes:
-        features: ``(n, d)``.
+        views: features ``(n, d_v)``, by view.
         labels: ``(n,)``, numbers of classes.
         weight: ``(n,)``, their mean is one.
-        own: ``(n, d)``, the prototype that stands for the example's own class; NaN where it is the usual one.
-        left_out: ``(n,)``, which example of memory and shots, in this order, a member must not have learned from to
-            score the row; -1 where it is none of them, or may be learned from.
+        left_out: ``(n,)``, which kept example a member must not have learned from to score the row; -1 where it is none
+            of them, or may be learned from.
     """
 
-    features: Array
+    views: dict[str, Array]
     labels: Array
     weight: Array
-    own: Array
     left_out: Array
 
 
-@dataclass
-class Memory:
-    """Features of earlier sessions.
+def rehearse(
+    known: Knowledge,
+    kind: Rehearsal,
+    prototypes: dict[str, Array],
+    rng: np.random.Generator,
+    *,
+    stand_ins: int = 50,
+    spread: float = 1.0,
+    balance: float = 1.0,
+) -> Rehearsed:
+    """Return what to train a fuser on: all that was held out from the base session, and the shots.
 
-    Attributes:
-        base: ``(m, d)``, held-out features of base classes, as the backbone gives them.
-        base_labels: ``(m,)``.
-        residuals: ``(m, d)``, normalised base features minus their prototypes.
-        length: mean length of the base features; drawn features get it.
-        shots: for each new class, by number, its shots ``(n_shots, d)``.
+    Args:
+        known: classes and examples.
+        kind: see above.
+        prototypes: by view ``(N, d_v)``.
+        rng: for stand-ins, which are drawn in all views at once.
+        stand_ins: of each class that has them.
+        spread: s.
+        balance: how often an example of a new class counts, where there are base classes.
     """
-
-    base: Array
-    base_labels: Array
-    residuals: Array
-    length: float
-    shots: dict[int, Array]
-
-    @classmethod
-    def of_base(cls, base: Array, labels: Array, prototypes: Array) -> Memory:
-        """Start the memory from held-out base features and the prototypes ``(C, d)``."""
-        length = float(np.linalg.norm(base, axis=1).mean())
-        return cls(base, labels, unit(base) - prototypes[labels], length, {})
-
-    def examples(self) -> tuple[Array, Array]:
-        """Return features and labels of all that is kept: the base features, then the shots, class by class."""
-        labels = [np.full(len(shots), c) for c, shots in self.shots.items()]
-        return np.concatenate([self.base, *self.shots.values()]), np.concatenate([self.base_labels, *labels])
-
-    def rehearse(
-        self,
-        kind: Rehearsal,
-        prototypes: Array,
-        stand_ins: int,
-        rng: np.random.Generator,
-        *,
-        spread: float = 1.0,
-        balance: float = 1.0,
-    ) -> Rehearsed:
-        """Return what to train a fuser on: all of the memory, and the new classes.
-
-        With ``residual`` each new class has ``stand_ins``, as wide as ``spread`` says; so has, with ``left-out``,
-        a class of one shot. Examples of new classes count ``balance`` times. Memories of the same images in other views
-        draw the same residuals from the same generator.
-        """
-        features, labels, own = [self.base], [self.base_labels], [np.full_like(self.base, np.nan)]
-        left_out, first = [np.arange(len(self.base))], len(self.base)
-        for c, shots in self.shots.items():
-            if kind == "residual" or (kind == "left-out" and len(shots) == 1):
-                chosen = rng.integers(0, len(self.residuals), (stand_ins, 1 + len(shots)))
-                r = self.residuals[chosen]
-                drawn = prototypes[c] + spread * (r[:, 0] - r[:, 1:].mean(1))
-                new = (self.length * drawn).astype(self.base.dtype)
-            else:
-                new = shots
-            features.append(new)
-            labels.append(np.full(len(new), c))
-            out = kind == "left-out" and new is shots
-            own.append(means_of_others(new) if out else np.full_like(new, np.nan))
-            left_out.append(first + np.arange(len(new)) if out else np.full(len(new), -1))
-            first += len(shots)
-        y = np.concatenate(labels)
-        weight = np.ones(len(y)) if kind == "residual" else 1 / np.bincount(y)[y]
-        weight[len(self.base) :] *= balance
-        parts = np.concatenate(own), np.concatenate(left_out)
-        return Rehearsed(np.concatenate(features), y, weight / weight.mean(), *parts)
+    counts = np.bincount(known.labels[known.shot], minlength=len(known.classes))
+    single = known.shot & (counts + known.counts == 1)[known.labels]  # nothing is left of its class without it
+    new = known.shot & (known.counts == 0)[known.labels]
+    replaced = {"residual": new, "left-out": single, "shots": np.zeros_like(single)}[kind]
+    kept = np.flatnonzero(~replaced)
+    drawn = _Drawn(known, prototypes, replaced) if replaced.any() else None
+    views, labels, left_out = {v: [x[kept]] for v, x in known.views.items()}, [known.labels[kept]], [kept]
+    if kind == "shots":
+        left_out = [np.where(known.shot[kept], -1, kept)]
+    for c in np.unique(known.labels[replaced]) if drawn is not None and drawn.can else ():
+        for view, x in drawn.stand_ins(int(c), int(counts[c]), stand_ins, spread, rng).items():
+            views[view].append(x)
+        labels.append(np.full(stand_ins, c))
+        left_out.append(np.full(stand_ins, -1))
+    y = np.concatenate(labels)
+    weight = 1 / np.bincount(y, minlength=len(known.classes))[y]
+    if (known.session == 0).any():
+        weight = weight * np.where(known.session[y] > 0, balance, 1.0)
+    return Rehearsed(
+        {view: np.concatenate(parts) for view, parts in views.items()},
+        y,
+        weight / weight.mean() if len(y) else weight,
+        np.concatenate(left_out),
+    )
 
 
-def means_of_others(shots: Array) -> Array:
-    """Return for each of the shots ``(m, d)`` of a class the mean of the others, normalised; NaN for a single one.
+class _Drawn:
+    """Draws stand-ins from the residuals of examples to the prototypes of their classes."""
 
-    >>> means_of_others(np.array([[2.0, 0.0], [0.0, 3.0]])).tolist()
-    [[0.0, 1.0], [1.0, 0.0]]
-    """
-    z = unit(shots)
-    return np.asarray((z.sum(0) - z) / (len(z) - 1)) if len(z) > 1 else np.full_like(z, np.nan)
+    def __init__(self, known: Knowledge, prototypes: dict[str, Array], replaced: Array) -> None:
+        held_out = ~known.shot
+        behind = known.counts + np.bincount(known.labels[known.shot], minlength=len(known.classes))
+        rows = np.flatnonzero(held_out if held_out.any() else known.shot & (behind > 1)[known.labels])
+        labels = known.labels[rows]
+        self.can, self.prototypes = bool(len(rows)), prototypes
+        self.residuals, self.length = {}, {}
+        for view, x in known.views.items():
+            apart = unit(x[rows]) - prototypes[view][labels]
+            if not held_out.any():  # a mean that the example is part of lies too near to it
+                apart = apart * np.sqrt(behind / np.maximum(behind - 1, 1))[labels, None]
+            self.residuals[view] = apart
+            self.length[view] = float(np.linalg.norm(x[rows if self.can else replaced], axis=1).mean())
+
+    def stand_ins(
+        self, c: int, shots: int, count: int, spread: float, rng: np.random.Generator
+    ) -> dict[str, Array]:
+        """Return ``(count, d_v)`` of a class of so many shots, by view."""
+        chosen = rng.integers(0, len(next(iter(self.residuals.values()))), (count, 1 + shots))
+        found = {}
+        for view, residuals in self.residuals.items():
+            r = residuals[chosen]
+            drawn = self.prototypes[view][c] + spread * (r[:, 0] - r[:, 1:].mean(1))
+            found[view] = (self.length[view] * drawn).astype(np.float32)
+        return found

@@ -162,6 +162,10 @@ class Fuser:
         """Return options that the last fit chose and that a later fit on similar scores may keep."""
         return {}
 
+    def forget_rows(self) -> None:
+        """Drop the sample of training rows that ``partial_fit`` needs: the fuser is then smaller, and learned enough."""
+        self._kept = None
+
     def save(self, path: str | Path) -> Path:
         """Write the fuser to one safetensors file; ``load_fuser`` reads it back.
 

@@ -1,0 +1,334 @@
+"""What a learner knows, right of the features: classes, the examples that it keeps, and its base heads.
+
+A ``Knowledge`` is never changed, only replaced: teaching, forgetting, renaming and merging each return a new one, so
+a change that fails leaves everything as it was, and the one before is there to go back to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from faverage.fscil.heads import CosineHead, LinearHead, unit
+
+__all__ = ["BaseHead", "Knowledge", "Views", "as_views"]
+
+Array = NDArray[Any]
+Views = Mapping[str, Array]  # features (n, d_v) of each view, by name
+
+ONLY = "plain"  # the name of a single view that has none
+_BEHIND = 5  # a base class has at least so many examples for each that is held out, see ``hold_out``
+
+
+def as_views(X: ArrayLike | Mapping[str, ArrayLike], like: Mapping[str, int] | None = None) -> dict[str, Array]:
+    """Return features by view, float32 ``(n, d_v)``; ValueError says what is wrong with them.
+
+    Args:
+        X: ``(n, d)`` for a single view, or such an array for each view, by name.
+        like: the views that are needed, and their numbers of columns.
+    """
+    if isinstance(X, Mapping):
+        given = {str(name): np.asarray(x) for name, x in X.items()}
+    else:
+        given = {next(iter(like)) if like and len(like) == 1 else ONLY: np.asarray(X)}
+    if not given:
+        raise ValueError("X must have at least one view")
+    for name, x in given.items():
+        if x.ndim != 2 or x.dtype.kind not in "fiub" or x.shape[1] == 0:
+            more = "images need a backbone" if x.ndim == 4 else "one row an example"
+            raise ValueError(f"features must be numbers of shape (n, d), got {x.dtype} {x.shape}; {more}")
+        if len(x) != len(next(iter(given.values()))):
+            raise ValueError("all views must have the same examples: their numbers of rows differ")
+    if like is not None and set(given) != set(like):
+        missing, foreign = [v for v in like if v not in given], [v for v in given if v not in like]
+        what = f"'{missing[0]}' is missing" if missing else f"'{foreign[0]}' is unknown"
+        raise ValueError(f"the learner has the views {', '.join(like)}: {what} in X")
+    views = {name: given[name].astype(np.float32, copy=False) for name in (like or given)}
+    for name, x in views.items():
+        if like is not None and x.shape[1] != like[name]:
+            of = f" of the view '{name}'" if len(views) > 1 else ""
+            raise ValueError(f"features{of} must have {like[name]} columns, got {x.shape[1]}: use the same backbone")
+        if not np.isfinite(x).all():
+            raise ValueError("features must be finite")
+    return views
+
+
+@dataclass(frozen=True)
+class BaseHead:
+    """A head that was trained with its backbone, or on the base session.
+
+    Attributes:
+        view: whose features it takes.
+        head: the classifier.
+        classes: ``(C,)``, the number of the class of each of its rows.
+    """
+
+    view: str
+    head: LinearHead | CosineHead
+    classes: Array
+
+    def same(self, other: BaseHead) -> bool:
+        """Return whether the other is this head once more."""
+        return (
+            self.view == other.view
+            and np.array_equal(self.classes, other.classes)
+            and np.array_equal(self.head.weight, other.head.weight)
+        )
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Classes and examples of a learner.
+
+    Attributes:
+        classes: N labels, in order of arrival.
+        session: ``(N,)``, the session that brought each class; 0 is the base session.
+        views: features ``(n, d_v)`` of all kept examples, by view, as the backbone gives them.
+        labels: ``(n,)``, numbers of their classes.
+        shot: ``(n,)``, whether the prototype of its class is made of the example; the others were held out from the
+            base session, and serve rehearsal alone.
+        anchors: by view ``(N, d_v)``, the mean of the normalised features of examples that are not kept; zero for
+            classes without such.
+        counts: ``(N,)``, how many these are.
+        heads: of the base session; none where there was no such session.
+    """
+
+    classes: tuple[Any, ...]
+    session: Array
+    views: dict[str, Array]
+    labels: Array
+    shot: Array
+    anchors: dict[str, Array]
+    counts: Array
+    heads: tuple[BaseHead, ...] = ()
+
+    @classmethod
+    def empty(cls, widths: Mapping[str, int]) -> Knowledge:
+        """Return the knowledge of nothing, with views of these numbers of columns."""
+        none = {view: np.zeros((0, d), dtype=np.float32) for view, d in widths.items()}
+        numbers = np.zeros(0, dtype=np.int64)
+        return cls((), numbers, none, numbers, np.zeros(0, dtype=bool), dict(none), numbers)
+
+    @classmethod
+    def of_base(
+        cls,
+        classes: Sequence[Any],
+        held_out: Views,
+        labels: Array,
+        prototypes: Views,
+        heads: Mapping[str, LinearHead | CosineHead],
+        counts: Array | None = None,
+    ) -> Knowledge:
+        """Return what is known after a base session.
+
+        Args:
+            classes: C labels.
+            held_out: features ``(n, d_v)`` of examples that neither heads nor prototypes were made from.
+            labels: ``(n,)``, numbers of their classes.
+            prototypes: by view ``(C, d_v)``, means of normalised features.
+            heads: by view.
+            counts: ``(C,)``, how many examples each prototype is the mean of; by default what ``hold_out`` leaves.
+        """
+        n_base = len(classes)
+        for view in held_out:
+            shape = (n_base, held_out[view].shape[1])
+            found = (heads[view].weight.shape, prototypes[view].shape)
+            if found != (shape, shape):
+                raise ValueError(
+                    f"head and prototypes must have {n_base} rows of {shape[1]} numbers, one a class, got {found[0]} "
+                    f"and {found[1]}"
+                )
+        behind = _BEHIND * np.bincount(labels, minlength=n_base) if counts is None else np.asarray(counts)
+        return cls(
+            tuple(classes),
+            np.zeros(n_base, dtype=np.int64),
+            dict(held_out),
+            np.asarray(labels, dtype=np.int64),
+            np.zeros(len(labels), dtype=bool),
+            {view: np.asarray(prototypes[view], dtype=np.float32) for view in held_out},
+            behind.astype(np.int64),
+            tuple(BaseHead(view, heads[view], np.arange(n_base)) for view in held_out),
+        )
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Number of columns of each view."""
+        return {view: x.shape[1] for view, x in self.views.items()}
+
+    @property
+    def sessions(self) -> list[list[Any]]:
+        """Labels of the classes that each session brought and that are still known; the base session first."""
+        last = int(self.session.max(initial=0))
+        return [[self.classes[c] for c in np.flatnonzero(self.session == k)] for k in range(last + 1)]
+
+    def number(self, label: Any) -> int:
+        """Return the number of a class; ValueError where it is not known."""
+        if label not in self.classes:
+            known = ", ".join(repr(c) for c in self.classes[:8]) + (" …" if len(self.classes) > 8 else "")
+            raise ValueError(f"class {label!r} is not known; known are: {known or 'none'}")
+        return self.classes.index(label)
+
+    def prototypes(self, view: str) -> Array:
+        """Return ``(N, d_v)``: the mean of the normalised features of each class, anchors and shots together."""
+        total, behind = self._sums(view)
+        return np.asarray(total / np.maximum(behind, 1)[:, None], dtype=np.float32)
+
+    def others(self, view: str) -> Array:
+        """Return for each kept example the prototype ``(n, d_v)`` of its class without it.
+
+        NaN where that is the usual one, for what was held out, and where there is none, for the only example of a class.
+        """
+        total, behind = self._sums(view)
+        z = unit(self.views[view])
+        left = behind[self.labels] - 1
+        without = (total[self.labels] - z) / np.maximum(left, 1)[:, None]
+        return np.where((self.shot & (left > 0))[:, None], without, np.nan).astype(np.float32)
+
+    def _sums(self, view: str) -> tuple[Array, Array]:
+        """Return the sum of the normalised features of each class ``(N, d_v)``, and how many they are."""
+        shots, labels = unit(self.views[view][self.shot]).astype(np.float64), self.labels[self.shot]
+        total = self.anchors[view].astype(np.float64) * self.counts[:, None]
+        np.add.at(total, labels, shots)
+        return total, self.counts + np.bincount(labels, minlength=len(self.classes))
+
+    def taught(self, views: Views, labels: Sequence[Any]) -> Knowledge:
+        """Return what is known after a session that brings examples of new classes, of known ones, or of both.
+
+        Raises:
+            ValueError: there is nothing to learn, or an example is known by another label.
+        """
+        names = list(dict.fromkeys(labels))
+        if not names:
+            raise ValueError("there are no examples to learn from: give at least one")
+        new = [label for label in names if label not in self.classes]
+        classes = (*self.classes, *new)
+        number = {label: c for c, label in enumerate(classes)}
+        numbers = np.array([number[label] for label in labels], dtype=np.int64)
+        if new:
+            order = np.argsort(numbers, kind="stable")  # class by class, however they came
+            views, numbers = {view: x[order] for view, x in views.items()}, numbers[order]
+        last = int(self.session.max(initial=0)) + 1
+        more = {view: np.zeros((len(new), d), dtype=np.float32) for view, d in self.widths.items()}
+        both = replace(
+            self,
+            classes=classes,
+            session=np.concatenate([self.session, np.full(len(new), last)]),
+            views={view: np.concatenate([x, views[view]]) for view, x in self.views.items()},
+            labels=np.concatenate([self.labels, numbers]),
+            shot=np.concatenate([self.shot, np.ones(len(numbers), dtype=bool)]),
+            anchors={view: np.concatenate([a, more[view]]) for view, a in self.anchors.items()},
+            counts=np.concatenate([self.counts, np.zeros(len(new), dtype=np.int64)]),
+        )
+        both._check_twins()
+        return both
+
+    def _check_twins(self) -> None:
+        """Raise ValueError where the same example has two labels."""
+        seen: dict[bytes, int] = {}
+        for i in np.flatnonzero(self.shot):
+            c = int(self.labels[i])
+            first = seen.setdefault(b"".join(x[i].tobytes() for x in self.views.values()), c)
+            if first != c:
+                raise ValueError(
+                    f"an example of {self.classes[c]!r} is the same as one of {self.classes[first]!r}: an example has "
+                    "one label; leave it out, or forget the other class first"
+                )
+
+    def without(self, label: Any) -> Knowledge:
+        """Return what is known without a class, its examples and its rows of the base heads."""
+        c = self.number(label)
+        rows, stay = self.labels != c, np.arange(len(self.classes)) != c
+        heads = []
+        for one in self.heads:
+            kept = one.classes != c
+            if kept.sum() > 1:  # a head of one class says nothing
+                head = one.head.of_rows(kept)
+                heads.append(BaseHead(one.view, head, one.classes[kept] - (one.classes[kept] > c)))
+        labels, session = self.labels[rows], self.session[stay]
+        _, close = np.unique([0, *session], return_inverse=True)  # sessions without a class are no sessions
+        return replace(
+            self,
+            classes=tuple(name for name in self.classes if name != label),
+            session=close[1:].astype(np.int64),
+            views={view: x[rows] for view, x in self.views.items()},
+            labels=labels - (labels > c),
+            shot=self.shot[rows],
+            anchors={view: a[stay] for view, a in self.anchors.items()},
+            counts=self.counts[stay],
+            heads=tuple(heads),
+        )
+
+    def renamed(self, label: Any, new: Any) -> Knowledge:
+        """Return the same with another label for a class."""
+        c = self.number(label)
+        if new in self.classes and new != label:
+            raise ValueError(f"class {new!r} is known already: forget it first, or choose another name")
+        return replace(self, classes=(*self.classes[:c], new, *self.classes[c + 1 :]))
+
+    def merged(self, other: Knowledge) -> Knowledge:
+        """Return the knowledge of both, from features of the same backbone; a class that both know is one class.
+
+        Base classes of either stay base classes, with the base heads of both; then come the sessions of this one, then
+        those of the other.
+        """
+        if self.widths != other.widths:
+            raise ValueError(
+                f"the learners have different views, {_told(self.widths)} and {_told(other.widths)}: only learners with "
+                "the same backbone and the same views share their examples"
+            )
+        last = int(self.session.max(initial=0))
+        session = {label: int(s) for label, s in zip(self.classes, self.session, strict=True)}
+        for label, s in zip(other.classes, other.session, strict=True):
+            theirs = int(s) + last if s else 0
+            session[label] = min(session.get(label, theirs), theirs)
+        classes = tuple(sorted(session, key=lambda label: session[label]))  # sorted keeps the order within a session
+        number = {label: c for c, label in enumerate(classes)}
+        mine, theirs_ = (np.array([number[c] for c in one.classes], dtype=np.int64) for one in (self, other))
+        counts, again = np.zeros((2, len(classes)), dtype=np.int64)
+        counts[mine], again[theirs_] = self.counts, other.counts
+        anchors, second = ({v: np.zeros((len(classes), d)) for v, d in self.widths.items()} for _ in range(2))
+        for view in self.views:
+            anchors[view][mine], second[view][theirs_] = self.anchors[view], other.anchors[view]
+        same = np.all([(anchors[view] == second[view]).all(1) for view in self.views], 0)
+        again[same] = 0  # copies of one model have one base session
+        for view in self.views:
+            total = anchors[view] * counts[:, None] + second[view] * again[:, None]
+            anchors[view] = (total / np.maximum(counts + again, 1)[:, None]).astype(np.float32)
+        counts += again
+        labels = np.concatenate([mine[self.labels], theirs_[other.labels]])
+        shot = np.concatenate([self.shot, other.shot])
+        views = {view: np.concatenate([x, other.views[view]]) for view, x in self.views.items()}
+        rows = _distinct(views, labels, shot)
+        heads = [BaseHead(one.view, one.head, mine[one.classes]) for one in self.heads]
+        for one in (BaseHead(one.view, one.head, theirs_[one.classes]) for one in other.heads):
+            heads += [] if any(one.same(head) for head in heads) else [one]
+        _, close = np.unique([0, *(session[label] for label in classes)], return_inverse=True)
+        both = Knowledge(
+            classes,
+            close[1:].astype(np.int64),
+            {view: x[rows] for view, x in views.items()},
+            labels[rows],
+            shot[rows],
+            anchors,
+            counts,
+            tuple(heads),
+        )
+        both._check_twins()
+        return both
+
+
+def _distinct(views: Views, labels: Array, shot: Array) -> Array:
+    """Return the rows of examples, the first of those that are the same in all views and label."""
+    seen: dict[bytes, int] = {}
+    for i in range(len(labels)):
+        key = b"".join(x[i].tobytes() for x in views.values()) + bytes([bool(shot[i])]) + int(labels[i]).to_bytes(8)
+        seen.setdefault(key, i)
+    return np.array(sorted(seen.values()), dtype=np.int64)
+
+
+def _told(widths: Mapping[str, int]) -> str:
+    return ", ".join(f"{view} ({d})" for view, d in widths.items())

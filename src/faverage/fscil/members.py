@@ -1,0 +1,178 @@
+"""The members of a learner: all heads that its knowledge makes, and what they say of features, as ``(n, K, N)``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from faverage.fscil import fusers
+from faverage.fscil.heads import (
+    CosineHead,
+    LinearHead,
+    PrototypeHead,
+    RidgeHead,
+    calibrated,
+    fit_ridge,
+    learn_temperature,
+)
+from faverage.fscil.knowledge import Knowledge, Views
+
+__all__ = ["Member", "Members"]
+
+Array = NDArray[Any]
+USUAL_TEMPERATURE = 16.0
+
+
+@dataclass(frozen=True)
+class Member:
+    """One head.
+
+    Attributes:
+        name: to read.
+        kind: ``base``, ``prototypes`` or ``ridge``.
+        view: whose features it takes; None: those of all views.
+        head: what makes scores of them.
+        classes: ``(C,)``, the class of each of its columns.
+    """
+
+    name: str
+    kind: str
+    view: str | None
+    head: LinearHead | CosineHead | PrototypeHead | RidgeHead
+    classes: Array
+
+
+class Members:
+    """The heads of a learner, made from what it knows.
+
+    By default each view has its base head, where there was a base session, and the head of its nearest prototypes; one
+    more, ridge regression, sees all views. With ``sessions`` they are the paper's: each view has its base head, and a
+    head of prototypes for every session.
+
+    Args:
+        known: classes and examples.
+        kind: ``views`` or ``sessions``.
+        calibration: share in which prototypes of new classes are drawn towards similar base classes.
+        temperature: τ of the prototypes; None learns it, on what was held out from the base session, or, where there
+            was none, on the shots, each left out.
+        ridge: penalty of the ridge regression; None: there is no such member.
+        scope: of ``sessions``: ``all``: a session's head knows all classes so far; ``session``: only its own.
+    """
+
+    def __init__(
+        self,
+        known: Knowledge,
+        kind: fusers.Members,
+        *,
+        calibration: float = 0.0,
+        temperature: float | None = None,
+        ridge: float | None = None,
+        scope: str = "all",
+    ) -> None:
+        self.known, self.n_classes = known, len(known.classes)
+        self.prototypes: dict[str, Array] = {}
+        self.temperatures: dict[str, float] = {}
+        self._others: dict[str, Array] = {}  # by view, the prototype of its own class without each kept example
+        self._ridge_left_out: Array | None = None
+        self.members: list[Member] = []
+        base = known.session == 0
+        several = len(known.views) > 1
+        for view in known.views:
+            means, others = known.prototypes(view), known.others(view)
+            if base.any():
+                means[~base] = calibrated(means[~base], means[base], share=calibration)
+                new = ~base[known.labels]
+                others[new] = calibrated(others[new], means[base], share=calibration)
+            self.prototypes[view], self._others[view] = means, others
+            self.temperatures[view] = tau = temperature or self._temperature(view, base)
+            of = f"{view}, " if several else ""
+            heads = [one for one in known.heads if one.view == view]
+            for i, one in enumerate(heads, 1):
+                name = f"{of}base head" + (f" {i}" if i > 1 else "")
+                self.members.append(Member(name, "base", view, one.head, one.classes))
+            if kind == "views":
+                every = np.arange(self.n_classes)
+                self.members.append(Member(f"{of}prototypes", "prototypes", view, PrototypeHead(means, tau), every))
+                continue
+            for k in range(1, int(known.session.max(initial=0)) + 1):
+                classes = np.flatnonzero(known.session <= k if scope == "all" else known.session == k)
+                head = PrototypeHead(means[classes], tau)
+                self.members.append(Member(f"{of}session {k}", "prototypes", view, head, classes))
+        if kind == "views" and ridge is not None and self.n_classes > 1:
+            views = list(known.views.values())
+            head_of_all, self._ridge_left_out = fit_ridge(views, known.labels, self.n_classes, ridge)
+            self.members.append(Member("ridge", "ridge", None, head_of_all, np.arange(self.n_classes)))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the K members."""
+        return [member.name for member in self.members]
+
+    def place(self, kind: str) -> int:
+        """Return the number of the first member of a kind; ValueError where there is none."""
+        for k, member in enumerate(self.members):
+            if member.kind == kind:
+                return k
+        raise ValueError("there is no base head: only a learner with a base session has one")
+
+    def own(self, view: str, left_out: Array, classes: Array, labels: Array) -> tuple[Array, Array]:
+        """Return what ``PrototypeHead.distances`` takes for examples that are left out ``(n,)``, -1 where they are not.
+
+        Args:
+            view: its name.
+            left_out: ``(n,)``, numbers of kept examples, or -1.
+            classes: ``(C,)`` of the head.
+            labels: ``(n,)``, class of each example.
+        """
+        column = np.full(self.n_classes, -1)
+        column[classes] = np.arange(len(classes))
+        means = self._others[view][left_out]
+        means[left_out < 0] = np.nan
+        return column[labels], means
+
+    def scores(self, views: Views, left_out: tuple[Array, Array] | None = None) -> Array:
+        """Return what the members say: ``(n, K, N)``, NaN for classes that one does not know.
+
+        Args:
+            views: features ``(n, d_v)``, by view.
+            left_out: numbers of kept examples that are scored by members that have not learned from them, -1 for other
+                rows, and the classes of all rows, both ``(n,)``.
+        """
+        n = len(next(iter(views.values())))
+        scores = np.full((n, len(self.members), self.n_classes), np.nan, dtype=np.float32)
+        for k, member in enumerate(self.members):
+            head = member.head
+            if isinstance(head, RidgeHead):
+                said = head.scores(list(views.values()))
+                if left_out is not None and self._ridge_left_out is not None:
+                    rows = left_out[0] >= 0
+                    said[rows] = self._ridge_left_out[left_out[0][rows]]
+            elif isinstance(head, PrototypeHead):
+                view = str(member.view)
+                own = None if left_out is None else self.own(view, left_out[0], member.classes, left_out[1])
+                said = head.scores(views[view], own)
+            else:
+                said = head.scores(views[str(member.view)])
+            if len(member.classes) == self.n_classes and member.kind != "base":
+                scores[:, k] = said
+            else:
+                scores[:, k, member.classes] = said
+        return scores
+
+    def _temperature(self, view: str, base: Array) -> float:
+        known = self.known
+        held_out = ~known.shot
+        if held_out.any():
+            classes = np.flatnonzero(base)
+            place = np.cumsum(base) - 1
+            head = PrototypeHead(self.prototypes[view][classes], USUAL_TEMPERATURE)
+            return learn_temperature(head, known.views[view][held_out], place[known.labels[held_out]])
+        rows = np.flatnonzero(np.isfinite(self._others[view][:, 0]))
+        if self.n_classes < 2 or not len(rows):
+            return USUAL_TEMPERATURE
+        own = self.own(view, rows, np.arange(self.n_classes), known.labels[rows])
+        head = PrototypeHead(self.prototypes[view], USUAL_TEMPERATURE)
+        return learn_temperature(head, known.views[view][rows], known.labels[rows], own)

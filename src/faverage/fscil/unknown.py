@@ -1,0 +1,2 @@
+class Familiarity:
+    def __init__(self, members): self.members=members
