@@ -17,7 +17,7 @@ SOURCE = Path(faverage.__file__).parent
 
 # a room imports from rooms before it, never from one after it, inside functions neither
 ROOMS = (
-    *("renamed", "deprecation", "errors", "registry", "code", "threads", "report", "progress", "storage"),
+    *("deprecation", "errors", "registry", "code", "threads", "report", "progress", "storage"),
     *("afa", "fusion", "estimators", "prediction_files"),
     *("data", "vision", "fscil", "rivals", "experiment"),
     *("app", "cli", "__main__"),
@@ -98,7 +98,7 @@ def test_the_lowest_versions_are_declared_and_can_be_listed() -> None:
 
 
 def test_old_names_of_modules_warn_and_are_the_new_modules() -> None:
-    from faverage.renamed import MOVED
+    from faverage.deprecation import MOVED
 
     for old, new in MOVED.items():
         with pytest.warns(DeprecationWarning, match=f"is now faverage.{new};"):
