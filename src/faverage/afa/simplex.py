@@ -121,7 +121,7 @@ def _project_unwatched_(matrix: Tensor, threshold: Tensor) -> None:
 
 
 def in_pieces(matrix: Tensor) -> tuple[Tensor, ...]:
-    """Return blocks of whole rows, as views: small enough for a CPU's cache, or everything at once on a GPU."""
+    """Return blocks of whole rows of ``(r, m)``, as views: small enough for a CPU's cache, or all at once on a GPU."""
     step = len(matrix) if matrix.is_cuda else max(1, _CHUNK // matrix.shape[-1])
     pieces: tuple[Tensor, ...] = matrix.split(step)
     return pieces

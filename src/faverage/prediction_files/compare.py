@@ -111,7 +111,7 @@ def compare(
 
 
 def sample(y: Array, width: int, seed: int) -> Array:
-    """Return which rows the comparison looks at: all, or as many as fit, drawn evenly from the classes."""
+    """Return which rows of ``y`` ``(n,)`` are compared: all, or as many as fit, drawn evenly from the classes."""
     most = min(_MOST_ROWS, _MOST_SCORES // width)
     return subsample(np.arange(len(y)), y, np.ones(len(y)), most, seed)[0]
 

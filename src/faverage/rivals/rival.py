@@ -82,7 +82,7 @@ class Rival:
         self.trainings: dict[str, Training] = {}
 
     def fit_base(self, X: Array, y: Sequence[Any] | Array) -> Self:
-        """Learn the base classes from images, uint8 ``(n, S, S, 3)``, and labels of any type."""
+        """Learn the base classes from images, uint8 ``(n, S, S, 3)``, and labels ``(n,)`` of any type."""
         labels = self._checked(X, y)
         classes, numbers = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
@@ -96,7 +96,7 @@ class Rival:
         return self
 
     def learn_session(self, X: Array, y: Sequence[Any] | Array) -> Self:
-        """Learn new classes from a few images of each."""
+        """Learn new classes from a few images of each, uint8 ``(n, S, S, 3)``, and labels ``(n,)``."""
         if not self.classes:
             raise ValueError("learn_session needs the base classes: call fit_base(X, y) first")
         labels = self._checked(X, y)

@@ -175,5 +175,5 @@ class Eyes(Extractor):
         self.model = model
 
     def __call__(self, images: Any) -> Array:
-        """Return the features of images, which may be a list."""
+        """Return the features ``(n, d)`` of images ``(n, S, S, 3)``, which may be a list."""
         return super().__call__(np.asarray(images))

@@ -51,18 +51,18 @@ class Team:
         return module
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradients of a wrapped module."""
+        """Compute the gradients of a wrapped module from its loss ``()``."""
         loss.backward()
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """Return the mean over all processes; gradients flow through it."""
+        """Return the mean of a tensor of any shape over all processes; gradients flow through it."""
         return tensor
 
     def add_(self, tensor: Tensor) -> None:
-        """Sum over all processes, in place."""
+        """Sum a tensor of any shape over all processes, in place."""
 
     def copy_(self, tensors: Iterable[Tensor]) -> None:
-        """Give all processes what the first one has, in place."""
+        """Give all processes the tensors, of any shapes, of the first one, in place."""
 
     def tell(self, value: T) -> T:
         """Return the first process's value."""
@@ -100,20 +100,20 @@ class Ranks(Team):
         return wrapped
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradients of a wrapped module."""
+        """Compute the gradients of a wrapped module from its loss ``()``."""
         self.fabric.backward(loss)
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """Return the mean over all processes; gradients flow through it."""
+        """Return the mean of a tensor of any shape over all processes; gradients flow through it."""
         summed: Tensor = _Sum.apply(tensor)  # type: ignore[no-untyped-call]
         return summed / self.size
 
     def add_(self, tensor: Tensor) -> None:
-        """Sum over all processes, in place."""
+        """Sum a tensor of any shape over all processes, in place."""
         torch.distributed.all_reduce(tensor)
 
     def copy_(self, tensors: Iterable[Tensor]) -> None:
-        """Give all processes what the first one has, in place."""
+        """Give all processes the tensors, of any shapes, of the first one, in place."""
         for tensor in tensors:
             torch.distributed.broadcast(tensor, 0)
 
