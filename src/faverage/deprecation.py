@@ -1,4 +1,4 @@
-"""Names of the version before: they work for one version more, with a warning that says the new name.
+"""Names of the previous version: they work for one more version, with a warning that gives the new name.
 
 Modules can be imported under the names that they had in version 0.1 until version 0.3, except ``faverage.fit``,
 ``faverage.explain`` and ``faverage.align``, which are functions now.
@@ -37,20 +37,20 @@ class DroppedWarning(DeprecationWarning):
 
 
 def renamed(old: str, new: str) -> None:
-    """Warn of a word that has become another."""
+    """Warn that a name has been replaced by another."""
     said = f"'{old}' is now '{new}': use that, the old word will be an error in the next version"
     warnings.warn(said, DroppedWarning, stacklevel=3)
 
 
 def without_effect(name: str) -> None:
-    """Warn of a setting that is no more."""
+    """Warn of a setting that has no effect any more."""
     said = f"'{name}' has no effect: leave it out, it will be an error in the next version"
     warnings.warn(said, DroppedWarning, stacklevel=3)
 
 
 @contextmanager
 def shown(say: Callable[[str], None]) -> Iterator[None]:
-    """Say these warnings, each once, to a person who sees no warnings of Python's."""
+    """Pass these warnings, each once, to ``say``, for people who do not see Python's warnings."""
     with warnings.catch_warnings():
         usual, seen = warnings.showwarning, set[str]()
 

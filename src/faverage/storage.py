@@ -1,4 +1,4 @@
-"""Files: JSON from anywhere, safetensors whose header carries a configuration, whole or not at all; and locks.
+"""Files: JSON from anywhere, safetensors whose header holds a configuration, written whole or not at all; and locks.
 
 Never pickle.
 """

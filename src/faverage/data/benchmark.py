@@ -20,7 +20,7 @@ IMAGENET: Normalisation = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def shown(name: str) -> str:
-    r"""A name for messages: what cannot be printed, such as a line break, is written out.
+    r"""A name for messages, with unprintable characters, such as line breaks, escaped.
 
     >>> print(shown("a b"), shown("c\nd"))
     a b c\nd
@@ -63,7 +63,7 @@ class Benchmark:
         labels: ``(n,)``, label of every stored image.
         images: ``(n, S, S, 3)``, uint8, RGB; memory-mapped where it was decoded from files.
         sessions: The sessions in order.
-        source: Where the choice of training images comes from, in words.
+        source: Where the choice of training images comes from.
         skipped: (image, reason) for every image that could not be used.
         normalise: Mean and standard deviation of each channel, for pixels in [0, 1].
     """

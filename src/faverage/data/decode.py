@@ -28,7 +28,7 @@ def store_size(image_size: int) -> int:
 
 
 def formats() -> list[str]:
-    """Return what is read, in Pillow's words, as far as this Pillow has it."""
+    """Return the formats that are read, by their names in Pillow, as far as this Pillow has them."""
     Image.init()
     return [kind for kind in _FORMATS if kind in Image.OPEN]
 

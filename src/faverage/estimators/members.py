@@ -51,7 +51,7 @@ class Member:
         return self.convert(_call(self.name, self.model, self.method, X))
 
     def convert(self, outputs: Array) -> Array:
-        """Make probabilities ``(n, N_k)`` of what the model returned."""
+        """Make probabilities ``(n, N_k)`` of what the model returned, ``(n, N_k)`` or ``(n,)``."""
         if self.method == "predict":
             return self._one_hot(outputs)
         values = outputs.astype(np.float64)
@@ -84,8 +84,8 @@ def read_member(name: str, model: Any, X: Any, labels: Array, codes: Array | Non
         name: of the member.
         model: the estimator, module or function.
         X: examples.
-        labels: the classes of a model that has no attribute ``classes_``.
-        codes: given where the model was trained on positions in this array instead of labels.
+        labels: ``(N_k,)``, the classes of a model that has no attribute ``classes_``.
+        codes: ``(N,)``, where the model was trained on positions in this array instead of labels.
     """
     method = _method_of(name, model)
     outputs = _call(name, model, method, X)

@@ -1,4 +1,4 @@
-"""What fusers do with arrays of scores: check, merge, deal into folds, thin out, scale."""
+"""What fusers do with arrays of scores: check, merge, split into folds, subsample, scale."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def chunks(scores: Array) -> Iterator[slice]:
 
 
 def known_classes(scores: Array, weight: Array) -> Array:
-    """Return which model knows which class, ``(K, N)``: those with a number in any row that counts."""
+    """Return which model knows which class, ``(K, N)``: those with a number in any row of scores that has weight.
+
+    Scores are ``(n, K, N)``, weights ``(n,)``.
+    """
     known = np.zeros(scores.shape[1:], dtype=bool)
     for rows in chunks(scores):
         known |= (~np.isnan(scores[rows])[weight[rows] > 0]).any(0)
@@ -51,7 +54,7 @@ def known_classes(scores: Array, weight: Array) -> Array:
 
 
 def check_labels(scores: Array, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Array, Array]:
-    """Return labels and weights ``(n,)`` that fit the scores, or raise ValueError."""
+    """Return labels and weights, ``(n,)`` each, that fit the scores ``(n, K, N)``, or raise ValueError."""
     n, _, n_classes = scores.shape
     y = np.asarray(y)
     if n == 0:
@@ -121,7 +124,7 @@ def normalise(values: Array) -> Array:
 
 
 def masked_mean(scores: Array) -> Array:
-    """Return the mean ``(n, N)`` over the models that know a class, and 0 where none does."""
+    """Return the mean ``(n, N)`` of scores ``(n, K, N)`` over the models that know a class; 0 where none does."""
     known = ~np.isnan(scores)
     count = known.sum(1)
     mean: Array = np.where(known, scores, 0.0).sum(1) / np.maximum(count, 1)

@@ -49,7 +49,7 @@ F = TypeVar("F", bound="type[Fuser]")
 
 
 class Fuser:
-    """One way to turn K score vectors into one. Options are the constructor's arguments.
+    """One way to fuse K score vectors into one. Options are the constructor's arguments.
 
     Attributes:
         n_models: K, once fitted or grown.
@@ -79,7 +79,7 @@ class Fuser:
         return self
 
     def partial_fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from more scores ``(n, K, N)`` and labels ``(n,)``, with a sample of up to 10,000 earlier rows."""
+        """Learn from more scores ``(n, K, N)`` and labels and weights ``(n,)``, with up to 10,000 earlier rows."""
         scores = check_scores(scores)
         y, weight = check_labels(scores, y, sample_weight)
         if self._fitted is not None and (scores.shape[1] != self.n_models or scores.shape[2] != self.n_classes):
@@ -100,7 +100,7 @@ class Fuser:
         return self
 
     def predict_proba(self, scores: ArrayLike) -> Array:
-        """Return fused probabilities ``(n, N)``; rows sum to one. Scores may be a memory map, as for ``fit``."""
+        """Return fused probabilities ``(n, N)`` of scores ``(n, K, N)``, which may be a memory map; rows sum to one."""
         scores = check_scores(scores)
         n, k, classes = scores.shape
         if self.trains and self._fitted is None:

@@ -59,14 +59,14 @@ def fuse_files(
         out: the ``.csv`` file to write.
         fuser: the name of the fuser to fit.
         folds: how many folds the comparison of fusers has.
-        compare: the fusers to compare: ``all``, ``none``, or names with commas between.
-        strict: refuse what is odd instead of warning.
-        allow_missing: take rows that a file lacks for "no answer".
+        compare: the fusers to compare: ``all``, ``none``, or names separated by commas.
+        strict: treat warnings as errors.
+        allow_missing: count rows that a file lacks as "no answer".
         id_column: the column of ids; by default the first.
         label_column: the column of labels; by default ``label``, or the only one beside the ids.
         seed: of everything random.
         force: overwrite files that exist.
-        listener: hears of progress and warnings.
+        listener: receives progress and warnings.
 
     Raises:
         UserError: for anything wrong with the files or the options; nothing is written then.

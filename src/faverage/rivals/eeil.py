@@ -116,7 +116,7 @@ def distilled(logits: Tensor, old: Tensor, sizes: list[int], temperature: float)
 
 
 def balanced(features: Array, numbers: Array) -> Array:
-    """Choose as many rows of each class as the class with the fewest has, by herding on features ``(n, d)``.
+    """Choose as many rows of each class as the smallest class ``(n,)`` has, by herding on features ``(n, d)``.
 
     >>> balanced(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [1.0, 1.0]]), np.array([0, 0, 0, 1]))
     array([2, 3])

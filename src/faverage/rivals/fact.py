@@ -147,7 +147,7 @@ def pairs(extra: Tensor) -> Tensor:
 
 
 def reserving(logits: Tensor, labels: Tensor, allowed: Tensor) -> Tensor:
-    """Return L2 of logits ``(b, C + V)``; ``allowed`` ``(b, V)`` says which virtual classes are tied to the label."""
+    """Return L2 of logits ``(b, C + V)``; ``allowed`` ``(b, V)``: the virtual classes tied to the labels ``(b,)``."""
     n_base = logits.shape[1] - allowed.shape[1]
     target = n_base + logits[:, n_base:].masked_fill(~allowed, -math.inf).argmax(1)
     others = logits.scatter(1, labels[:, None], -math.inf)
@@ -169,7 +169,10 @@ def mean_of(values: Tensor, chosen: Tensor) -> Tensor:
 
 
 def blended(features: Tensor, prototypes: Tensor, virtual: Tensor, *, scale: float, share: float, top: int) -> Tensor:
-    """Return the probabilities ``(n, N)`` of the module's docstring, ``share`` being that of the virtual prototypes."""
+    """Return the probabilities ``(n, N)`` of the module's docstring for features ``(n, d)``.
+
+    Prototypes are ``(N, d)``, virtual ones ``(V, d)``, with ``share`` of the probability.
+    """
     near = cosine(features, virtual)
     best = near.topk(min(top, len(virtual)), dim=1)
     near = torch.zeros_like(near).scatter(1, best.indices, best.values)

@@ -129,7 +129,7 @@ class BaseModel:
 
 
 def _of_today(config: dict[str, Any]) -> dict[str, Any]:
-    """Return what is told about the training, in the words of today."""
+    """Return the record of the training in today's words."""
     head = config.get("head")
     if not isinstance(head, dict) or "turned" not in head:
         return dict(config)

@@ -136,7 +136,7 @@ def train_network(
         channels_last: whether to lay out weights and activations channels last; ``auto``: on a GPU.
         describe: what else a checkpoint should be compared by.
         team: the processes that share each batch; by default this one alone. How many they are does not change the
-            result but for rounding: ``batch_size`` and ``lr`` are those of the whole batch, batch norm sees all of it.
+            result except for rounding: ``batch_size`` and ``lr`` are those of the whole batch, as batch norm sees it.
             The first one reads and writes the checkpoint. Steps of a team are neither compiled nor captured.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Several processes that work on one thing: who is who, what they tell each other, and batch norm over all of them.
+"""Several processes that share one job: their ranks, what they exchange, and batch norm over all of them.
 
 ``Team`` is one process alone, and needs nothing. ``join`` makes a team of several with Lightning Fabric, which starts
 the processes itself, or finds those that torchrun or Slurm started.
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class OtherFailed(RuntimeError):
-    """The first process of a team failed, and said why; this one has nothing to add."""
+    """The first process of a team failed, and gave the reason; this one adds none."""
 
 
 class Team:
@@ -43,7 +43,7 @@ class Team:
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes and speaks."""
+        """Whether this process is the one that writes files and messages."""
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> Callable[..., Any]:
@@ -80,7 +80,7 @@ class Team:
         return work()
 
     def close(self) -> None:
-        """Part from the others."""
+        """Leave the team."""
 
 
 class Ranks(Team):
@@ -140,7 +140,7 @@ class Ranks(Team):
         return result
 
     def close(self) -> None:
-        """Part from the others."""
+        """Leave the team."""
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
