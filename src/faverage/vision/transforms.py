@@ -62,7 +62,7 @@ class Augment(_Normalise):
         area: smallest and largest share of the image's area in a resized crop.
         ratio: smallest and largest width / height of a resized crop. For each area the ratio is drawn among those that
             fit into the image, evenly in its logarithm.
-        flip: how often to flip left and right.
+        flip: probability of a horizontal flip.
         jitter: brightness, contrast and saturation are each scaled by a number in 1 ± jitter, in this order.
         padding: of the padded crop, in pixels.
         mean: of the three channels, on a scale of 0 to 1.
