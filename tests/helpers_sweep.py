@@ -6,11 +6,16 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from faverage.experiment.sweep import work
 from faverage.experiment.sweep.plan import Task
+from faverage.fusion import FUSERS, Fuser, register_fuser
 from helpers_run import invoke, said  # noqa: F401
 
 # 12 runs, 2 base sessions
@@ -55,6 +60,21 @@ def numbers(out: Path) -> dict[tuple[str, int, int], Any]:
 def times(*folders: Path) -> dict[Path, int]:
     """When the files of folders were written."""
     return {file: file.stat().st_mtime_ns for folder in folders for file in folder.rglob("*") if file.is_file()}
+
+
+@contextmanager
+def first_model_fuser() -> Iterator[None]:
+    """A fuser registered from outside the package that no worker can import: it answers what the first model does."""
+
+    class First(Fuser):
+        trains = False
+
+        def _predict(self, scores: np.ndarray) -> np.ndarray:
+            return np.nan_to_num(scores[:, 0])
+
+    register_fuser("first")(First)
+    yield
+    FUSERS.unregister("first")
 
 
 class Here:

@@ -2,10 +2,12 @@
 
 import ast
 import importlib
+import re
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +19,18 @@ SOURCE = Path(faverage.__file__).parent
 
 # a room imports from rooms before it, never from one after it, inside functions neither
 ROOMS = (
-    *("renamed", "deprecation", "errors", "registry", "code", "threads", "report", "progress", "storage"),
+    *("deprecation", "errors", "registry", "code", "threads", "report", "progress", "storage"),
     *("afa", "fusion", "estimators", "prediction_files"),
     *("data", "vision", "fscil", "rivals", "experiment"),
     *("app", "cli", "__main__"),
 )
 APART = {("estimators", "prediction_files"), ("rivals", "fscil"), ("data", "fusion"), ("vision", "fusion")}
 """Rooms that know nothing of each other, although they could."""
+
+ARRAY = re.compile(r"\b(Tensor|NDArray|ArrayLike|ndarray|Array|Indices|Parts)\b")
+SHAPE = re.compile(r"``[^`]*\(([^`]*,[^`]*)?\)``|any shape")
+NO_SHAPES_YET = ("fscil", "experiment", "app", "fusion/afa.py")
+"""What is being rewritten, and says the shapes of its arrays when that is done."""
 
 
 def imports_of(path: Path) -> set[str]:
@@ -57,6 +64,34 @@ def test_private_files_stay_in_their_room() -> None:
             parts = (node.module or "").split(".") if isinstance(node, ast.ImportFrom) else []
             if len(parts) > 2 and parts[0] == "faverage" and parts[2].startswith("_"):
                 assert parts[1] == room, f"{path} must not import {node.module}"
+
+
+def array_docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield each public function, method and class with array arguments, results or fields, and its docstring."""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    for owner in (tree, *classes):
+        for node in owner.body:
+            if isinstance(node, ast.AnnAssign) and owner is not tree:
+                name, kinds, said = ast.unparse(node.target), ast.unparse(node.annotation), owner
+            elif isinstance(node, ast.FunctionDef):
+                name, kinds = node.name, f"{ast.unparse(node.args)} {node.returns and ast.unparse(node.returns)}"
+                said = owner if name == "__init__" else node
+            else:
+                continue
+            if ARRAY.search(kinds) and (not name.startswith("_") or name in ("__init__", "__call__")):
+                yield f"{getattr(owner, 'name', '')}.{name}".lstrip("."), ast.get_docstring(said) or ""
+
+
+def test_array_arguments_have_shapes() -> None:
+    files = {path.relative_to(SOURCE).as_posix(): path for path in SOURCE.rglob("[!_]*.py")}
+    missing = [
+        f"{place}: {name}"
+        for place, path in files.items()
+        if not place.startswith(NO_SHAPES_YET)
+        for name, said in array_docstrings(ast.parse(path.read_text()))
+        if not SHAPE.search(said)
+    ]
+    assert not missing, f"docstrings must say the shape of arrays, such as ``(n, K, N)``: {missing}"
 
 
 def test_make_help_lists_the_commands() -> None:
@@ -98,7 +133,7 @@ def test_the_lowest_versions_are_declared_and_can_be_listed() -> None:
 
 
 def test_old_names_of_modules_warn_and_are_the_new_modules() -> None:
-    from faverage.renamed import MOVED
+    from faverage.deprecation import MOVED
 
     for old, new in MOVED.items():
         with pytest.warns(DeprecationWarning, match=f"is now faverage.{new};"):

@@ -198,3 +198,6 @@ def test_another_process_adopts_what_came_from_outside() -> None:
     RIVALS.unregister("nearest")
     adopt(entries)
     assert get_rival("nearest") is Nearest and get_rival("lucir").__module__ == "faverage.rivals.lucir"
+    edited = type("Nearest", (Nearest,), {})
+    adopt([("rival", "nearest", edited), ("rival", "lucir", edited)])  # a worker that outlives an edit
+    assert get_rival("nearest") is edited and get_rival("lucir").__module__ == "faverage.rivals.lucir"

@@ -8,7 +8,7 @@ to fuse, ``faverage.fscil`` the learner that meets new classes. Names are loaded
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from faverage.renamed import install
+from faverage.deprecation import install
 
 if TYPE_CHECKING:
     from faverage.afa.explain import Explanation, Table, explain

@@ -19,7 +19,7 @@ from types import ModuleType
 __all__ = ["code_fingerprint"]
 
 _OWN = "faverage"
-# what reads and writes files, draws, shows progress or asks for fingerprints does not change what is computed
+# what reads and writes files, plots, shows progress or asks for fingerprints does not change what is computed
 _PLUMBING = {
     *(f"{_OWN}.{name}" for name in ("code", "errors", "registry", "progress", "storage")),
     *(f"{_OWN}.{name}" for name in ("report.charts", "report.page", "report.tables", "experiment.report")),
@@ -89,7 +89,7 @@ class Sources:
         return self._texts[name]
 
     def _tree(self, name: str) -> ast.Module | None:
-        """Return a module as it is written; None where its source cannot be had."""
+        """Return a module as it is written; None where its source is not available."""
         if name not in self._trees:
             try:
                 file = self._file(name)
@@ -143,7 +143,7 @@ class Sources:
 
 
 def _imported(name: str, is_package: bool, tree: ast.Module) -> Iterator[tuple[str, str | None]]:
-    """Yield all imports of a module as (module, name in it or None), but for those of type checkers alone."""
+    """Yield all imports of a module as (module, name in it or None), except those for type checkers only."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()

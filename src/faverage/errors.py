@@ -1,4 +1,4 @@
-"""What a person can put right, as exceptions: one class, its kinds, and fields in place of prose to be taken apart."""
+"""Errors that a user can fix: one class, its kinds, and fields, so that no caller has to parse a message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
 
 
 class UserError(ValueError):
-    """A mistake in what was given: files, columns, settings. The command line shows its words and no traceback.
+    """A mistake in what was given: files, columns, settings. The command line shows its message and no traceback.
 
     Args:
         reason: what is wrong; the whole message where there is no hint.

@@ -28,10 +28,10 @@ class Progress:
         total: number of parts; 0: not known, and nothing is shown.
         done: parts that an earlier run did; they say nothing about the speed.
         show: whether to show anything.
-        patient: whether a bar, too, waits for two seconds.
-        columns: of the bar: ``what``, ``bar``, ``count``, ``elapsed``, ``remaining``, ``words``; others stand as they
-            are.
-        console: where a bar goes, which then leaves nothing behind; by default to standard error.
+        patient: whether a bar is shown only after two seconds, too.
+        columns: of the bar: ``what``, ``bar``, ``count``, ``elapsed``, ``remaining``, ``words``; any other word is
+            shown as it is.
+        console: where a bar goes, and is removed at the end; by default it stays, on standard error.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Progress:
         self.begin(what, total, done)
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
-        """Turn to another job."""
+        """Start with another job."""
         self.close()
         self.what, self.total, self.done = what, total, done
         self._first = self._said = done
@@ -65,13 +65,13 @@ class Progress:
         self.close()
 
     def close(self) -> None:
-        """Take the bar away, or leave it as it is."""
+        """Stop the bar."""
         if self._bar:
             self._bar.stop()
         self._bar = None
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Hear that ``done`` of ``total`` parts of ``what`` are over."""
+        """Show that ``done`` of ``total`` parts of ``what`` are done."""
         if what != self.what:
             self.begin(what, total)
         self.update(done)
@@ -81,7 +81,7 @@ class Progress:
         self.update(self.done + steps)
 
     def update(self, done: int, words: str = "") -> None:
-        """Take in how many parts are done, and show it, with ``words``, where it is time to."""
+        """Set how many parts are done, and show it, with ``words``, where it is time to."""
         self.done = done
         if not self._show or not self.total:
             return

@@ -75,14 +75,21 @@ class Registry(dict[str, T]):
 def outside() -> list[tuple[str, str, Any]]:
     """Return what was registered from outside the package, as (kind, name, thing), for another process to adopt."""
     every = [(kind, name, entry) for kind, entries in _REGISTRIES.items() for name, entry in entries.items()]
-    return [one for one in every if _place(one[2])[0].partition(".")[0] != "faverage"]
+    return [one for one in every if _from_outside(one[2])]
 
 
 def adopt(entries: Iterable[tuple[str, str, Any]]) -> None:
-    """Take in what ``outside`` returned in another process, but for names that are known here."""
+    """Take in what ``outside`` returned in another process, except under names of the package's own.
+
+    What was adopted before is replaced: the worker of a cluster may outlive an edit.
+    """
     for kind, name, entry in entries:
-        if kind in _REGISTRIES:
-            _REGISTRIES[kind].setdefault(name, entry)
+        if kind in _REGISTRIES and _from_outside(_REGISTRIES[kind].get(name, entry)):
+            _REGISTRIES[kind][name] = entry
+
+
+def _from_outside(entry: Any) -> bool:
+    return _place(entry)[0].partition(".")[0] != "faverage"
 
 
 def _place(entry: Any) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Files: JSON from anywhere, safetensors whose header carries a configuration, whole or not at all; and locks.
+"""Files: JSON from anywhere, safetensors whose header holds a configuration, written whole or not at all; and locks.
 
 Never pickle.
 """
@@ -38,7 +38,7 @@ _MOST_JSON = 1 << 28  # bytes of a JSON file
 
 
 def write_tensors(path: str | Path, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
-    """Write named tensors and a configuration as one safetensors file, atomically."""
+    """Write named tensors, of any shapes, and a configuration as one safetensors file, atomically."""
     from faverage import __version__
 
     header = {"kind": kind, "format": FORMAT, "version": __version__, "config": config}
@@ -54,7 +54,11 @@ def write_tensors(path: str | Path, kind: str, config: dict[str, Any], tensors: 
 
 
 def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read what ``write_tensors`` wrote, or raise ValueError that says what the file is instead."""
+    """Read the configuration and the tensors, of any shapes, that ``write_tensors`` wrote.
+
+    Raises:
+        ValueError: it is another file; the message says which.
+    """
     if Path(path).is_dir():
         raise ValueError(f"{path} is a folder, expected a file saved by faverage")
     if not Path(path).is_file():

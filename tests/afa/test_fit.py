@@ -202,9 +202,12 @@ def test_double_networks_and_regression_with_one_output() -> None:
     assert history.train[-1] < 1e-3 * history.train[0] and network.mix.dtype == torch.float64
 
 
-def test_progress_bar_says_where_it_is(capsys) -> None:
+def test_progress_says_where_it_is(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("faverage.progress.PATIENCE_SECONDS", 0.0)
     scores, y = labelled()
-    assert len(fit(AFA(2, 3), scores, y, epochs=3, progress=True).train) == 3
+    history = fit(AFA(2, 3), scores, y, epochs=3, progress=True)
+    said = capsys.readouterr().err
+    assert len(history.train) == 3 and "training: 33 %, 1 of 3" in said and f"loss {history.train[0]:.4f}" in said
 
 
 @pytest.mark.parametrize(

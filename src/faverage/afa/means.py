@@ -50,11 +50,11 @@ class Mean:
     lower: ClassVar[float] = 0.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return f(x), entry by entry."""
+        """Return f(x), entry by entry, for x of any shape."""
         raise NotImplementedError
 
     def inverse(self, y: Tensor) -> Tensor:
-        """Return f⁻¹(y), entry by entry."""
+        """Return f⁻¹(y), entry by entry, for y of any shape."""
         raise NotImplementedError
 
     def options(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Mean:
 
         Args:
             values: any shape; the numbers to average lie along ``dim``.
-            weights: one weight for each entry along ``dim`` (they are scaled to sum to one), or None for equal ones.
+            weights: ``(K,)``, one for each of the K entries along ``dim``, scaled to sum to one; None: equal ones.
             dim: the dimension to average over; it is removed.
 
         >>> x = torch.tensor([1.0, 4.0])
@@ -95,7 +95,7 @@ class Mean:
         return self.inverse((self(moved) * (weights / total)).sum(-1))
 
     def check(self, values: Tensor, name: str) -> None:
-        """Raise ValueError unless all ``values`` are finite and at least ``lower``."""
+        """Raise ValueError unless all ``values``, of any shape, are finite and at least ``lower``."""
         if values.numel() == 0:
             return
         low, high = (float(v) for v in values.detach().aminmax())
@@ -161,11 +161,11 @@ class Arithmetic(Mean):
     lower = -math.inf
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return x."""
+        """Return x, of any shape."""
         return x
 
     def inverse(self, y: Tensor) -> Tensor:
-        """Return y."""
+        """Return y, of any shape."""
         return y
 
 
@@ -180,11 +180,11 @@ class Geometric(Mean):
         _check_positive("geometric", "eps", self.eps)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return ln(x + ε)."""
+        """Return ln(x + ε) for x of any shape."""
         return (x + self.eps).log()
 
     def inverse(self, y: Tensor) -> Tensor:
-        """Return exp(y) − ε."""
+        """Return exp(y) − ε for y of any shape."""
         return y.exp() - self.eps
 
 
@@ -212,7 +212,7 @@ class Harmonic(Mean):
             raise ValueError(f"eps of the harmonic mean must be below 1 (else 1/eps - eps <= 0), got {self.eps!r}")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return h_ε(x)."""
+        """Return h_ε(x) for x of any shape."""
         top = 1 / self.eps - self.eps
         inside = x.clamp(0.0, top)
         beyond = x - inside
@@ -220,7 +220,7 @@ class Harmonic(Mean):
         return 1 / (inside + self.eps) - self.eps - leak
 
     def inverse(self, y: Tensor) -> Tensor:
-        """Return h_ε(y)."""
+        """Return h_ε(y) for y of any shape."""
         return self(y)
 
 
@@ -235,11 +235,11 @@ class Power(Mean):
         _check_positive("power", "q", self.q)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return x^q."""
+        """Return x^q for x of any shape."""
         return _power(x, self.q)
 
     def inverse(self, y: Tensor) -> Tensor:
-        """Return y^(1/q)."""
+        """Return y^(1/q) for y of any shape."""
         return _power(y, 1 / self.q)
 
 

@@ -190,7 +190,7 @@ class AFA(nn.Module):
 
     @property
     def temperature(self) -> Tensor:
-        """T, of the output ``power``; 1 for the others."""
+        """T, ``()``, of the output ``power``; 1 for the others."""
         return self.log_temperature.exp() if self.output == "power" else torch.ones(())
 
     @property
@@ -223,7 +223,7 @@ class AFA(nn.Module):
         return mixed if self.output == "softmax" else self.temperature * _plus(mixed.relu(), self.floor).log()
 
     def aggregate(self, scores: Tensor) -> Tensor:
-        """Return Σ_j A_j x̃_j, of shape ``(n, N)``, before g."""
+        """Return Σ_j A_j x̃_j, ``(n, N)``, of scores ``(n, K, N)``, before g."""
         _check_scores(self, scores, self.means)
         if self.groups is not None:
             assert isinstance(self.aggregation, Blocks)

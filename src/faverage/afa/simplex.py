@@ -121,7 +121,7 @@ def _project_unwatched_(matrix: Tensor, threshold: Tensor) -> None:
 
 
 def in_pieces(matrix: Tensor) -> tuple[Tensor, ...]:
-    """Return blocks of whole rows, as views: small enough for a CPU's cache, or everything at once on a GPU."""
+    """Return blocks of whole rows of ``(r, m)``, as views: small enough for a CPU's cache, or all at once on a GPU."""
     step = len(matrix) if matrix.is_cuda else max(1, _CHUNK // matrix.shape[-1])
     pieces: tuple[Tensor, ...] = matrix.split(step)
     return pieces
@@ -153,7 +153,7 @@ def newton_threshold(rows: Tensor, theta: Tensor) -> Tensor:
 
 
 def newton_move(rows: Tensor, theta: Tensor) -> Tensor:
-    """Return Newton's step (Σ max(v − θ, 0) − 1) / #{v > θ} for each row, ``(r, 1)``; −1 where θ is above all."""
+    """Return Newton's step (Σ max(v − θ, 0) − 1) / #{v > θ} of rows ``(r, m)``, ``(r, 1)`` as θ; −1 for θ above all."""
     above = (rows - theta).relu_()
     excess = above.sum(-1, keepdim=True).sub_(1)
     return excess.div_(above.gt_(0).sum(-1, keepdim=True).clamp_(min=1))

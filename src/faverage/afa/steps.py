@@ -21,7 +21,7 @@ _CHUNK = 1 << 22  # scores checked, or judged without a gradient, at a time
 
 
 def make_step(network: nn.Module, data: Data, batch_size: int, lr: float) -> Callable[[Tensor], Tensor]:
-    """Return ``step(rows)``: one update on those rows, returning the sum of their weighted losses.
+    """Return ``step(rows)``: one update on rows ``(b,)``, returning the sum ``()`` of their weighted losses.
 
     Rows of -1 fill up the last batch and weigh nothing, so that every batch has one shape. On a GPU the step is
     captured once as a CUDA graph and replayed.
@@ -85,18 +85,25 @@ class Data:
     """Checked training data on one device.
 
     Scores of half precision and scores in a memory map stay as they are and are cast batch by batch; a part of the rows
-    is a list of their numbers. So there is never a second copy of all scores.
+    is a list of their indices. So there is never a second copy of all scores.
+
+    Attributes:
+        scores: ``(n, K, N)``, or more rows than those in use.
+        targets: labels ``(n,)`` or values ``(n, N)``.
+        weight: ``(n,)``, in the network's type.
+        loss: ``cross-entropy`` or ``squared``.
+        index: ``(n,)``, the rows of ``scores`` in use; None: all.
     """
 
-    scores: Tensor  # (n, K, N), or of more rows than count
-    targets: Tensor  # (n,) labels or (n, N) values
-    weight: Tensor  # (n,), in the network's type
+    scores: Tensor
+    targets: Tensor
+    weight: Tensor
     loss: Loss
-    index: Tensor | None = None  # (n,), which rows of scores count; None: all
+    index: Tensor | None = None
 
     @classmethod
     def check(cls, network: nn.Module, scores: Any, targets: Any, weight: Any = None, loss: Loss | None = None) -> Data:
-        """Return what ``network`` can be trained on, or raise ValueError naming the argument that is wrong."""
+        """Return the arguments of ``fit`` as data for ``network``, or raise ValueError naming the one that is wrong."""
         first = next(network.parameters(), None)
         if first is None:
             raise ValueError(f"network {type(network).__name__} has no parameters to train")
@@ -155,7 +162,7 @@ class Data:
         return data.take((weight > 0).nonzero().squeeze(1)) if bool((weight == 0).any()) else data
 
     def losses(self, network: nn.Module, rows: Tensor) -> Tensor:
-        """Return the loss of each of the given rows."""
+        """Return the loss ``(b,)`` of each of the rows ``(b,)``."""
         scores = self.scores[rows if self.index is None else self.index[rows]].to(self.weight.dtype)
         if self.loss == "cross-entropy":
             log_prob: Tensor = network.log_prob(scores)  # type: ignore[operator]
@@ -180,7 +187,7 @@ class Data:
         return self.take(order[~mask]), self.take(order[mask])
 
     def take(self, rows: Tensor) -> Data:
-        """Return the given rows, with the same scores behind them."""
+        """Return the rows ``(m,)`` as data of their own, which share the scores."""
         rows = rows.to(self.scores.device)
         index = rows if self.index is None else self.index[rows]
         return Data(self.scores, self.targets[rows], self.weight[rows], self.loss, index)
@@ -215,7 +222,7 @@ def project(network: nn.Module) -> None:
 
 
 def snapshot(network: nn.Module, into: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Return a copy of all weights: a new one, or ``into`` with its contents replaced."""
+    """Return a copy of all weights, of any shapes: a new one, or ``into`` with its contents replaced."""
     if into is None:
         return {name: value.detach().clone() for name, value in network.state_dict().items()}
     for name, value in network.state_dict().items():
@@ -224,7 +231,7 @@ def snapshot(network: nn.Module, into: dict[str, Tensor] | None = None) -> dict[
 
 
 def rows_of(scores: Tensor, chunk: int) -> int:
-    """Return how many rows hold about ``chunk`` scores, at least one."""
+    """Return how many rows of ``(n, K, N)`` hold about ``chunk`` scores, at least one."""
     return max(1, chunk // max(1, scores[0].numel()))
 
 

@@ -6,7 +6,6 @@ It serves AFA and any other ``nn.Module`` from ``(n, K, N)`` to ``(n, N)``. A mo
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from faverage.afa.steps import Data, Loss, batches, data_loss, make_step, project, snapshot
+from faverage.progress import Progress
 from faverage.threads import few_threads
 
 __all__ = ["History", "fit", "watched"]
@@ -85,7 +85,7 @@ def fit(
         seed: of the order of the batches and the held-out part.
         device: where to train; by default where the network is. The network ends up there. A GPU gets all scores, in
             the type that they are stored in, and the whole step is one CUDA graph.
-        progress: show a progress bar.
+        progress: show a progress bar, or lines where there is no terminal, on standard error.
 
     Returns:
         The history of losses.
@@ -115,8 +115,9 @@ def fit(
     history = History()
     weights = sum(p.numel() for p in network.parameters())
     step = float(min(batch_size, len(data.targets))) * max(weights, data.scores[0].numel())
-    with few_threads(step), _validation_off(network), _bar(progress, epochs) as tick:
-        _train(network, data, held_out, history, epochs, batch_size, lr, patience, seed, tick)
+    bar = Progress("training", epochs, show=progress, patient=False, columns="what bar count remaining words")
+    with few_threads(step), _validation_off(network), bar:
+        _train(network, data, held_out, history, epochs, batch_size, lr, patience, seed, bar)
     return history
 
 
@@ -130,7 +131,7 @@ def _train(
     lr: float,
     patience: int | None,
     seed: int,
-    tick: Callable[[float], None],
+    bar: Progress,
 ) -> None:
     """Run the epochs; leave the best (or last good) weights in the network and the losses in ``history``."""
     n = len(data.targets)
@@ -138,7 +139,7 @@ def _train(
     step = make_step(network, data, batch_size, lr)
     best = data_loss(network, held_out) if held_out is not None else math.inf
     recent = [(-1, snapshot(network))]  # the weights to go back to, newest last
-    generator = torch.Generator().manual_seed(seed)
+    generator, watcher = torch.Generator().manual_seed(seed), _WATCHER.get()
     for epoch in range(epochs):
         network.train()
         total = torch.zeros((), dtype=torch.float64, device=data.scores.device)
@@ -151,7 +152,9 @@ def _train(
             history.stopped = "diverged"
             break
         history.train.append(loss)
-        tick(loss)
+        bar.update(epoch + 1, f"loss {loss:.4f}")
+        if watcher is not None:
+            watcher(epoch + 1, epochs)
         if held_out is None:
             oldest = recent.pop(0)[1] if len(recent) > 1 else None
             recent.append((epoch, snapshot(network, into=oldest)))
@@ -232,18 +235,3 @@ def watched(watcher: Callable[[int, int], None]) -> Iterator[None]:
         yield
     finally:
         _WATCHER.reset(token)
-
-
-@contextmanager
-def _bar(show: bool, epochs: int) -> Iterator[Callable[[float], None]]:
-    """Yield a function to call with the loss after each epoch; it moves the progress bar where one is wanted."""
-    if not show:
-        watcher, done = _WATCHER.get(), itertools.count(1)
-        yield (lambda loss: None) if watcher is None else (lambda loss: watcher(next(done), epochs))
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True) as bar:
-        task = bar.add_task("training", total=epochs)
-        yield lambda loss: bar.update(task, advance=1, description=f"training, loss {loss:.4f}")

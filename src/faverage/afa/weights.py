@@ -25,7 +25,7 @@ _LEAK = 1e-2  # share of the start that the softmax constraint spreads over all 
 
 
 class Rows(nn.Module):
-    """A matrix whose rows are non-negative and, with ``simplex``, sum to one.
+    """A matrix ``(r, m)`` whose rows are non-negative and, with ``simplex``, sum to one.
 
     The set is kept by projection after each step of the optimiser (``project_``), or by construction
     (``constraint="softmax"``: a softmax, or an exponential where rows need not sum to one, of free numbers).
@@ -48,14 +48,14 @@ class Rows(nn.Module):
         self.set_(start)
 
     def forward(self) -> Tensor:
-        """Return the matrix."""
+        """Return the matrix ``(r, m)``."""
         if self.constraint == "projection":
             return self.raw
         return self.raw.softmax(-1) if self.simplex else self.raw.exp()
 
     @torch.no_grad()
     def set_(self, value: Tensor) -> None:
-        """Set the matrix; with the softmax constraint zeros become small positive numbers."""
+        """Set the matrix ``(r, m)``; with the softmax constraint zeros become small positive numbers."""
         if value.shape != self.raw.shape:
             raise ValueError(f"value must have shape {tuple(self.raw.shape)}, got {tuple(value.shape)}")
         if not bool(value.isfinite().all()) or not bool((value >= 0).all()):
@@ -96,10 +96,13 @@ class Tied(Rows):
     """Rows that several classes share: one stored row a group, one given row a class.
 
     Args:
-        start: one row a group, in the order of the groups' numbers.
+        start: ``(G, m)``, one row a group, in the order of the groups' numbers.
         groups: the group of each class, whole numbers.
         simplex: as for ``Rows``.
         constraint: as for ``Rows``.
+
+    Attributes:
+        row_of: ``(N,)``, the stored row of each class.
 
     >>> Tied(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), [5, 2, 5], simplex=True)().tolist()
     [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
@@ -115,7 +118,7 @@ class Tied(Rows):
         self.register_buffer("row_of", row_of, persistent=False)
 
     def forward(self) -> Tensor:
-        """Return the matrix with a row for each class."""
+        """Return the matrix ``(N, m)`` with a row for each class."""
         return super().forward()[self.row_of]
 
 
@@ -136,6 +139,7 @@ class Groups(nn.Module):
     Attributes:
         numbers: the group of each class, as given.
         shapes: (number of groups, their size), once for each size that occurs, the largest first.
+        places: ``(N,)``, where each class stands when groups of one size lie together.
 
     >>> Groups(2, 5).numbers
     [0, 0, 0, 1, 1]
@@ -233,7 +237,7 @@ class Blocks(nn.Module):
         return self.groups.rows([block.sum(-1) for block in self.stored()])
 
     def forward(self) -> Tensor:
-        """Return the whole matrix with its zeros, made anew: for looking at, where N is not large."""
+        """Return the whole matrix ``(N, C·N)`` with its zeros, made anew: for looking at, where N is not large."""
         n = len(self.groups.numbers)
         blocks = self.stored()
         whole = blocks[0].new_zeros(n, self.copies, n)
@@ -268,7 +272,7 @@ class Blocks(nn.Module):
 
 
 def at_once(scores: Tensor) -> bool:
-    """Return whether to work on scores without cutting them: small ones, those on a GPU, and while being traced."""
+    """Return whether to work on scores ``(n, K, N)`` in one piece: small ones, those on a GPU, or in tracing."""
     return scores.device.type != "cpu" or torch.compiler.is_compiling() or scores.numel() <= _PIECE
 
 

@@ -9,7 +9,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; the version alone is told without loading anything."""
+    """Run the command line; ``--version`` alone is answered without loading anything."""
     if sys.argv[1:] == ["--version"]:
         print(f"faverage {__version__}")
         return

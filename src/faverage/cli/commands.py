@@ -1,6 +1,6 @@
 """The commands of fusing and of experiments, and where all commands come together.
 
-A new command is a function with ``@app.command()``; whatever a person can put right is raised as ``UserError``.
+A new command is a function with ``@app.command()``; errors that a user can fix are raised as ``UserError``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["app"]
 
 
 class _Group(TyperGroup):
-    """Turns a ``UserError`` of any command, whatever its kind, into a red message and exit code 2."""
+    """Shows a ``UserError`` of any command, whatever its kind, as a red message; the exit code is 2."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         first, *others = super().list_commands(ctx)
@@ -65,7 +65,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Fuse models with learned, readable averages."""
@@ -82,15 +82,17 @@ def fuse(
     fuser: Annotated[str | None, typer.Option(help="The fuser to fit.", show_default="afa")] = None,
     folds: Annotated[int | None, typer.Option(help="Folds of the comparison of fusers.", show_default="5")] = None,
     compare: Annotated[
-        str | None, typer.Option(help="Fusers to compare, with commas between; none: no table.", show_default="all")
+        str | None, typer.Option(help="Fusers to compare, separated by commas; none: no table.", show_default="all")
     ] = None,
     by_position: Annotated[
         bool,
-        typer.Option("--by-position", help="With --apply: the files are the models in order, whatever their names."),
+        typer.Option(
+            "--by-position", help="With --apply: the files come in the order of the models, whatever their names."
+        ),
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse what is odd instead of warning.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Take rows that a file lacks for 'no answer'.")
+        bool, typer.Option("--allow-missing", help="Count rows that a file lacks as 'no answer'.")
     ] = False,
     id: Annotated[str | None, typer.Option(help="The column of ids.", show_default="the first")] = None,
     label: Annotated[str | None, typer.Option(help="The column of labels.", show_default="label")] = None,
@@ -155,7 +157,7 @@ def run(
 ) -> None:
     """Train on base classes, learn the sessions, compare the methods: the paper's experiment on one data set.
 
-    A run that was stopped goes on where it was when it is started again with the same settings.
+    A run that was stopped continues when it is started again with the same settings.
     """
     import shlex
     import sys
@@ -234,7 +236,7 @@ def sweep(
 ) -> None:
     """Run methods x seeds x draws x options, and name the best setting by held-out loss.
 
-    Finished runs are kept: the same command goes on where it was stopped. The exit code is 1 where runs failed.
+    Finished runs are kept: the same command continues a sweep that was stopped. The exit code is 1 where runs failed.
     """
     import shlex
     import sys

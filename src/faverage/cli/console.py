@@ -1,4 +1,4 @@
-"""What the commands of a model share: photos from paths, waiting, and mistakes in words."""
+"""What the commands of a model share: photos from paths, progress, and errors as messages."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ R = TypeVar("R")
 
 
 def told(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn what a person can put right into a UserError, which the command line shows without a traceback."""
+    """Raise errors that a user can fix as UserError, which the command line shows without a traceback."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
-        except BrokenPipeError:  # who reads the output has seen enough
+        except BrokenPipeError:  # whoever reads the output has closed it
             raise
         except (ValueError, FloatingPointError, ImportError, MemoryError) as error:
             kind = type(error) if isinstance(error, UserError) else UserError
@@ -58,11 +58,11 @@ def told(command: Callable[P, R]) -> Callable[P, R]:
 class Stages:
     """Prints each stage of a run once; one of known size gets a bar, or plain lines where the output is no terminal.
 
-    Stages of unknown size may draw their own. Warnings are shown as sentences, without the place in the code.
+    Stages of unknown size may show their own bar. Warnings are shown without their place in the code.
 
     Attributes:
         console: where all of it goes.
-        stage: the present stage, in words.
+        stage: the current stage.
     """
 
     def __init__(self, console: Console) -> None:
@@ -96,7 +96,7 @@ class Stages:
 
 
 def say(words: str) -> None:
-    """Print; what a name could do to the terminal is written out."""
+    """Print, with control characters escaped."""
     typer.echo(printable(words))
 
 
@@ -135,7 +135,7 @@ def quoted(path: Path) -> str:
 
 
 def percent(p: float) -> str:
-    """Return a probability in words.
+    """Return a probability as a percentage.
 
     >>> percent(0.971), percent(0.0004)
     ('97 %', 'under 1 %')

@@ -111,7 +111,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the reasons.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Say what pictures show."""
+    """Predict the classes of pictures."""
     from faverage.app.model import Model
     from faverage.progress import Progress
 
@@ -141,7 +141,7 @@ def predict(
 
 
 def explain(model: ModelFolder) -> None:
-    """Say what a model knows, what happened to it, and which head and mean it trusts for which class."""
+    """Show what a model knows, its history, and which head and mean it trusts for which class."""
     from faverage.afa.explain import Table
     from faverage.app.model import Model
 

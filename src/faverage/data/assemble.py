@@ -106,11 +106,11 @@ def assemble(
         name: The benchmark's name.
         image_size: Side of the images that a network sees.
         class_names: The name of each label.
-        images: (n, S, S, 3) the stored images.
-        labels: Label of every listed image, stored or not.
-        test: (n,) whether a stored image is a test image; None: draw them.
+        images: ``(n, S, S, 3)``, the stored images.
+        labels: ``(m,)``, label of every listed image, stored or not.
+        test: ``(n,)``, whether a stored image is a test image; None: draw them.
         protocol: The numbers of classes.
-        kept: (n,) position of each stored image among the listed ones; default all.
+        kept: ``(n,)``, position of each stored image among the listed ones; default all.
         lists: For each session, positions of its training images among the listed ones; None: draw them.
         skipped: Images that could not be used, with the reasons.
         normalise: Mean and standard deviation of each channel.
@@ -176,7 +176,7 @@ def listed_sessions(
         lists: For each session, positions of its training images in the list of all images.
         labels: Label of each of all images.
         kept: Position in the list of all images -> index in the store, for the images that could be used.
-        test: (n,) whether a stored image is a test image.
+        test: ``(n,)``, whether a stored image is a test image.
         class_names: The name of each label.
         protocol: The numbers of classes that the lists must have.
 
@@ -214,7 +214,10 @@ def listed_sessions(
 def drawn_sessions(
     labels: Indices, test: NDArray[np.bool_], class_names: Sequence[str], protocol: Protocol, shots: int, seed: int
 ) -> list[Session]:
-    """Sessions of classes in the order of their labels, with all base images and a seeded draw of shots."""
+    """Sessions of classes in the order of their labels, with all base images and a seeded draw of shots.
+
+    ``labels`` ``(n,)`` and ``test`` ``(n,)``, whether it is a test image, are of the stored images.
+    """
     sessions = []
     for k, classes in enumerate(protocol.groups(len(class_names))):
         pools = {c: np.flatnonzero((labels == c) & ~test) for c in classes}
@@ -225,7 +228,7 @@ def drawn_sessions(
 
 
 def check_shots(pools: dict[int, Indices], class_names: Sequence[str], shots: int) -> None:
-    """Raise DataError where a class has fewer training images than shots."""
+    """Raise DataError where a class has fewer training images, rows ``(m,)`` each, than shots."""
     for label, pool in pools.items():
         if len(pool) < shots:
             raise DataError(
@@ -237,7 +240,7 @@ def check_shots(pools: dict[int, Indices], class_names: Sequence[str], shots: in
 def split_test(
     labels: Indices, class_names: Sequence[str], shots: int, seed: int, most: int | None = None
 ) -> NDArray[np.bool_]:
-    """Draw the test images: 30 % of each class, at most ``most``, and never so many that shots are lacking.
+    """Draw the test images, as a mask ``(n,)``: 30 % of each class, at most ``most``, always leaving enough shots.
 
     A class's draw depends on the seed, its label and the order of its images alone.
     """

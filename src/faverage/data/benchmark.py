@@ -20,7 +20,7 @@ IMAGENET: Normalisation = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def shown(name: str) -> str:
-    r"""A name for messages: what cannot be printed, such as a line break, is written out.
+    r"""A name for messages, with unprintable characters, such as line breaks, escaped.
 
     >>> print(shown("a b"), shown("c\nd"))
     a b c\nd
@@ -34,8 +34,8 @@ class Session:
 
     Attributes:
         classes: Labels of the new classes, ascending.
-        train: Indices of their training images (all of them in session 0, a few a class later).
-        test: Indices of their test images; ``Benchmark.test_until`` adds those of earlier sessions.
+        train: ``(m,)``, indices of their training images (all of them in session 0, a few a class later).
+        test: ``(t,)``, indices of their test images; ``Benchmark.test_until`` adds those of earlier sessions.
     """
 
     classes: tuple[int, ...]
@@ -60,10 +60,10 @@ class Benchmark:
         name: The benchmark's name.
         image_size: Side, in pixels, of the images that a network sees; the stored side S may be larger.
         class_names: The name of each label.
-        labels: (n,) label of every stored image.
-        images: (n, S, S, 3) uint8, RGB; memory-mapped where it was decoded from files.
+        labels: ``(n,)``, label of every stored image.
+        images: ``(n, S, S, 3)``, uint8, RGB; memory-mapped where it was decoded from files.
         sessions: The sessions in order.
-        source: Where the choice of training images comes from, in words.
+        source: Where the choice of training images comes from.
         skipped: (image, reason) for every image that could not be used.
         normalise: Mean and standard deviation of each channel, for pixels in [0, 1].
     """
@@ -86,11 +86,11 @@ class Benchmark:
         return tuple(label for session in self._until(k) for label in session.classes)
 
     def test_until(self, k: int) -> Indices:
-        """Indices of the test images of every class seen up to and including session ``k``."""
+        """Indices ``(m,)`` of the test images of every class seen up to and including session ``k``."""
         return np.concatenate([session.test for session in self._until(k)])
 
     def pool(self, label: int) -> Indices:
-        """Indices of the stored images of a class that are test images of no session."""
+        """Indices ``(m,)`` of the stored images of a class that are test images of no session."""
         of_class = np.flatnonzero(self.labels == label)
         return np.setdiff1d(of_class, self.test_until(len(self.sessions) - 1))
 
@@ -182,6 +182,9 @@ def draw_shots(benchmark: Benchmark, seed: int, shots: int = 5) -> Benchmark:
 
 
 def choose(pools: dict[int, Indices], classes: Sequence[int], shots: int, seed: int) -> Indices:
-    """Draw ``shots`` images of each class; a class's draw depends on the seed and its label alone."""
+    """Draw ``shots`` of the rows ``(m,)`` of each class, all in one array ``(classes · shots,)``.
+
+    A class's draw depends on the seed and its label alone.
+    """
     draws = [np.sort(np.random.default_rng([seed, c, 1]).permutation(pools[c])[:shots]) for c in classes]
     return np.concatenate(draws)

@@ -28,18 +28,18 @@ def store_size(image_size: int) -> int:
 
 
 def formats() -> list[str]:
-    """Return what is read, in Pillow's words, as far as this Pillow has it."""
+    """Return the formats that are read, by their names in Pillow, as far as this Pillow has them."""
     Image.init()
     return [kind for kind in _FORMATS if kind in Image.OPEN]
 
 
 def decode(data: bytes, side: int) -> NDArray[np.uint8]:
-    """Decode an image file to a (side, side, 3) square.
+    """Decode an image file to a square ``(side, side, 3)``.
 
     Below 128 px the whole image is squeezed into the square, which is what the evaluation of mini-ImageNet does with
     its own resize; from 128 px on the shorter side is resized and the centre kept. The filter is bilinear with
     antialiasing; an image that has the right size already is not touched. Transparency is laid over white, and the
-    orientation that a camera noted is applied.
+    EXIF orientation is applied.
     """
     with Image.open(io.BytesIO(data), formats=formats()) as opened:
         opened.load()
@@ -47,7 +47,7 @@ def decode(data: bytes, side: int) -> NDArray[np.uint8]:
 
 
 def to_square(image: Image.Image, side: int) -> NDArray[np.uint8]:
-    """Bring an RGB image to a (side, side, 3) square, as ``decode`` says."""
+    """Bring an RGB image to a square ``(side, side, 3)``, as ``decode`` says."""
     if image.size != (side, side):
         width, height = image.size
         box: tuple[float, float, float, float] = (0, 0, width, height)
@@ -60,7 +60,7 @@ def to_square(image: Image.Image, side: int) -> NDArray[np.uint8]:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Turn an image as its camera noted; a note that cannot be read is no reason to lose the pixels."""
+    """Rotate an image as its EXIF orientation says; one that cannot be read is ignored."""
     try:
         return ImageOps.exif_transpose(image)
     except Exception:
@@ -92,7 +92,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def resize_stack(images: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Resize an (n, s, s, 3) array to (n, side, side, 3): whole multiples by repetition, other sizes bilinearly."""
+    """Resize images ``(n, s, s, 3)`` to ``(n, side, side, 3)``: whole multiples by repetition, others bilinearly."""
     before = images.shape[1]
     if side == before:
         return images

@@ -111,12 +111,12 @@ class Ensemble(_BaseHeterogeneousEnsemble):  # type: ignore[misc]
 
 
 def take(X: Any, rows: Array) -> Any:
-    """Return some rows of X: an array, a sparse matrix, a data frame or a list."""
+    """Return the rows ``(m,)`` of X: an array, a sparse matrix, a data frame or a list."""
     return _safe_indexing(X, rows)
 
 
 def check_shared(labels: Array, members: list[Member]) -> None:
-    """Refuse fitted members that all know none of the labels of y; warn of each that knows none."""
+    """Refuse fitted members that all know none of the labels ``(N,)`` of y; warn of each that knows none."""
     wanted = set(labels.tolist())
     strangers = [member for member in members if wanted.isdisjoint(member.classes.tolist())]
     if len(strangers) == len(members):
@@ -132,7 +132,10 @@ def check_shared(labels: Array, members: list[Member]) -> None:
 def fold_scores(
     name: str, model: Any, train: Array, test: Array, X: Any, y: Array, weight: Array | None, codes: Array | None
 ) -> tuple[Array, Array]:
-    """Fit a classifier on one part; return its probabilities for another, and its classes (see ``read_member``)."""
+    """Fit a classifier on rows ``train``; return probabilities ``(m, C)`` of the m rows ``test``, and the C classes.
+
+    ``y`` and ``weight`` are ``(n,)``; for ``codes`` see ``read_member``.
+    """
     part = None if weight is None else weight[train]
     fit_member(name, model, take(X, train), y[train], part)
     member, scores = read_member(name, model, take(X, test), np.unique(y[train]), codes)
@@ -140,14 +143,14 @@ def fold_scores(
 
 
 def fold_values(name: str, model: Any, train: Array, test: Array, X: Any, y: Array, weight: Array | None) -> Array:
-    """Fit a regressor on one part and return its predictions for another."""
+    """Fit a regressor on the rows ``train`` of ``y`` ``(n,)``; return predictions ``(m,)`` for the m rows ``test``."""
     part = None if weight is None else weight[train]
     fit_member(name, model, take(X, train), y[train], part)
     return predict_values(name, model, take(X, test))
 
 
 def stratified_folds(y: Array) -> Any:
-    """Return five folds that are alike in their classes; fewer where the largest class has fewer rows."""
+    """Return five folds that are alike in the classes of ``y`` ``(n,)``; fewer where the largest has fewer rows."""
     largest = int(np.bincount(y).max())
     if largest < 2:
         raise ValueError("every class of y has one row only; out-of-fold scores need a class with two")
@@ -155,7 +158,7 @@ def stratified_folds(y: Array) -> Any:
 
 
 def plain_folds(y: Array) -> Any:
-    """Return five folds, fewer where there are fewer rows."""
+    """Return five folds of ``y`` ``(n,)``, fewer where there are fewer rows."""
     if len(y) < 2:
         raise ValueError(f"out-of-fold predictions need at least two rows, got n_samples = {len(y)}")
     return KFold(min(_FOLDS, len(y)))

@@ -34,8 +34,8 @@ class Member:
         name: its name in the ensemble.
         model: the estimator, module or function.
         method: the method that is called; empty where the model itself is.
-        own: its classes as the model names them, in the order of its columns.
-        classes: the same classes as the ensemble names them.
+        own: ``(C,)``, its classes as the model names them, in the order of its columns.
+        classes: ``(C,)``, the same classes as the ensemble names them.
         logits: whether a softmax makes probabilities of the outputs of a module or function.
     """
 
@@ -51,7 +51,7 @@ class Member:
         return self.convert(_call(self.name, self.model, self.method, X))
 
     def convert(self, outputs: Array) -> Array:
-        """Make probabilities ``(n, N_k)`` of what the model returned."""
+        """Make probabilities ``(n, N_k)`` of what the model returned, ``(n, N_k)`` or ``(n,)``."""
         if self.method == "predict":
             return self._one_hot(outputs)
         values = outputs.astype(np.float64)
@@ -84,8 +84,8 @@ def read_member(name: str, model: Any, X: Any, labels: Array, codes: Array | Non
         name: of the member.
         model: the estimator, module or function.
         X: examples.
-        labels: the classes of a model that has no attribute ``classes_``.
-        codes: given where the model was trained on positions in this array instead of labels.
+        labels: ``(N_k,)``, the classes of a model that has no attribute ``classes_``.
+        codes: ``(N,)``, where the model was trained on positions in this array instead of labels.
     """
     method = _method_of(name, model)
     outputs = _call(name, model, method, X)
@@ -119,7 +119,7 @@ def weight_argument(model: Any) -> str | None:
 
 
 def fit_member(name: str, model: Any, X: Any, y: Array, weight: Array | None) -> Any:
-    """Fit an estimator, with weights where it takes them, and return it."""
+    """Fit an estimator to ``y`` ``(n,)``, with weights ``(n,)`` where it takes them, and return it."""
     argument = None if weight is None else weight_argument(model)
     try:
         return model.fit(X, y) if argument is None else model.fit(X, y, **{argument: weight})
@@ -155,13 +155,13 @@ def encode(y: Array) -> tuple[Array, Array, bool]:
 
 
 def positions(y: Array, labels: Array) -> Array:
-    """Return where each of ``y`` stands among ``labels``."""
+    """Return where each of ``y`` ``(n,)`` stands among ``labels`` ``(N,)``."""
     column = {label: i for i, label in enumerate(labels.tolist())}
     return np.array([column[label] for label in y.tolist()], dtype=np.int64)
 
 
 def union(arrays: list[Array]) -> Array:
-    """Return all labels that occur, in order."""
+    """Return all labels ``(N,)`` that occur in arrays of one dimension, each ``(m,)``, in order."""
     kinds = {"number" if a.dtype.kind in "iuf" else a.dtype.kind for a in arrays}
     if len(kinds) == 1 and "O" not in kinds:
         return np.unique(np.concatenate(arrays))
@@ -169,7 +169,7 @@ def union(arrays: list[Array]) -> Array:
 
 
 def steady(scores: Array) -> Array:
-    """Round scores to 36 bits (about eleven digits), so that equal rows stay equal whatever order they were summed in.
+    """Round scores, of any shape, to 36 bits (about eleven digits), so that the order of a sum does not matter.
 
     Fusers merge equal rows before they deal them to folds; without this, noise in the last bits would decide the folds.
     """

@@ -139,7 +139,7 @@ def sort_labels(labels: set[Any]) -> list[Any]:
 
 
 def label_array(labels: list[Any]) -> Array:
-    """Return labels as an array that keeps what they are: of objects where their types differ."""
+    """Return labels as an array ``(N,)`` that keeps what they are: of objects where their types differ."""
     if len({type(label) for label in labels}) <= 1:
         return np.asarray(labels)
     array = np.empty(len(labels), dtype=object)

@@ -1,4 +1,4 @@
-"""What fusers do with arrays of scores: check, merge, deal into folds, thin out, scale."""
+"""What fusers do with arrays of scores: check, merge, split into folds, subsample, scale."""
 
 from __future__ import annotations
 
@@ -36,14 +36,17 @@ def check_scores(scores: ArrayLike) -> Array:
 
 
 def chunks(scores: Array) -> Iterator[slice]:
-    """Yield slices of rows that cover all scores."""
+    """Yield slices of rows that cover all scores ``(n, K, N)``."""
     step = max(1, _CHUNK // int(np.prod(scores.shape[1:])))
     for start in range(0, len(scores), step):
         yield slice(start, start + step)
 
 
 def known_classes(scores: Array, weight: Array) -> Array:
-    """Return which model knows which class, ``(K, N)``: those with a number in any row that counts."""
+    """Return which model knows which class, ``(K, N)``: those with a number in any row of scores that has weight.
+
+    Scores are ``(n, K, N)``, weights ``(n,)``.
+    """
     known = np.zeros(scores.shape[1:], dtype=bool)
     for rows in chunks(scores):
         known |= (~np.isnan(scores[rows])[weight[rows] > 0]).any(0)
@@ -51,7 +54,7 @@ def known_classes(scores: Array, weight: Array) -> Array:
 
 
 def check_labels(scores: Array, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Array, Array]:
-    """Return labels and weights ``(n,)`` that fit the scores, or raise ValueError."""
+    """Return labels and weights, ``(n,)`` each, that fit the scores ``(n, K, N)``, or raise ValueError."""
     n, _, n_classes = scores.shape
     y = np.asarray(y)
     if n == 0:
@@ -67,8 +70,9 @@ def check_labels(scores: Array, y: ArrayLike, sample_weight: ArrayLike | None) -
 
 
 def merge_rows(scores: Array, y: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Bring training rows into a canonical form: rows of weight 0 dropped, equal rows merged, the rest in order.
+    """Bring scores ``(n, K, N)``, labels and weights ``(n,)`` into a canonical form.
 
+    Rows of weight 0 are dropped, equal rows merged, the rest sorted.
     So the order of the rows does not matter, and a weight of 2 is the same as a row that occurs twice, to the last bit.
     Data too large for that is returned as it is, uncopied, rows of weight 0 included.
     """
@@ -97,7 +101,10 @@ def folds_of(y: Array, n_folds: int) -> Array:
 
 
 def subsample(scores: Array, y: Array, weight: Array, limit: int, seed: int = 0) -> tuple[Array, Array, Array]:
-    """Return at most ``limit`` scores' worth of rows of non-zero weight, drawn evenly from the classes."""
+    """Return rows of non-zero weight with at most ``limit`` scores in all, drawn evenly from the classes.
+
+    Scores are ``(n, K, N)``, or anything else with n rows; labels and weights ``(n,)``.
+    """
     most = max(1, limit // int(np.prod(scores.shape[1:])))
     counting = np.flatnonzero(weight > 0)
     if len(counting) <= most:
@@ -109,7 +116,7 @@ def subsample(scores: Array, y: Array, weight: Array, limit: int, seed: int = 0)
 
 
 def normalise(values: Array) -> Array:
-    """Scale rows to sum to one; rows without any mass become uniform."""
+    """Scale rows of ``(n, N)`` to sum to one; NaN counts as 0, and rows without any mass become uniform."""
     values = np.where(np.isnan(values), 0.0, values)
     total = values.sum(1, keepdims=True)
     safe: Array = np.where(total > 0, values / np.where(total > 0, total, 1.0), 1 / values.shape[1])
@@ -117,7 +124,7 @@ def normalise(values: Array) -> Array:
 
 
 def masked_mean(scores: Array) -> Array:
-    """Return the mean ``(n, N)`` over the models that know a class, and 0 where none does."""
+    """Return the mean ``(n, N)`` of scores ``(n, K, N)`` over the models that know a class; 0 where none does."""
     known = ~np.isnan(scores)
     count = known.sum(1)
     mean: Array = np.where(known, scores, 0.0).sum(1) / np.maximum(count, 1)
@@ -125,13 +132,13 @@ def masked_mean(scores: Array) -> Array:
 
 
 def grown(scores: Array, n_models: int, n_classes: int) -> Array:
-    """Return scores with room for models and classes that came later, as NaN."""
+    """Return scores ``(n, K, N)`` with room for models and classes that came later, as NaN."""
     extra = (n_models - scores.shape[1], n_classes - scores.shape[2])
     return np.pad(scores, ((0, 0), (0, extra[0]), (0, extra[1])), constant_values=np.nan)
 
 
 def sample(scores: Array, y: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Return the rows to train on again later, weighted so that they stand for all."""
+    """Return the rows of ``(n, K, N)`` to train on again later, with labels and weights that stand for all ``(n,)``."""
     limit = min(_KEPT_SCORES, _KEPT_ROWS * int(np.prod(scores.shape[1:])))
     kept, kept_y, kept_weight = subsample(scores, y, weight, limit)
     return kept.astype(np.float32), kept_y, kept_weight * (weight.sum() / kept_weight.sum())
@@ -140,7 +147,7 @@ def sample(scores: Array, y: Array, weight: Array) -> tuple[Array, Array, Array]
 def learned(
     state: dict[str, Any], name: str, shape: tuple[int, ...], low: float = -_MOST, high: float = _MOST
 ) -> Array:
-    """Return an array of what was learned, from a file: floats of this shape in this range, or raise ValueError."""
+    """Return what was learned, from a file: floats of any shape that is asked for, in this range; else ValueError."""
     value = state.get(name)
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.shape != shape:
         found = f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
@@ -159,12 +166,12 @@ def number(value: Any, name: str, low: float = -_MOST, high: float = _MOST) -> f
 
 
 def softmax(z: Array) -> Array:
-    """Return the softmax of the last dimension."""
+    """Return the softmax of ``(..., N)`` over the last dimension."""
     e = np.exp(z - z.max(-1, keepdims=True))
     return np.asarray(e / e.sum(-1, keepdims=True))
 
 
 def log_softmax(z: Array) -> Array:
-    """Return the log-softmax of the last dimension."""
+    """Return the log-softmax of ``(..., N)`` over the last dimension."""
     z = z - z.max(-1, keepdims=True)
     return np.asarray(z - np.log(np.exp(z).sum(-1, keepdims=True)))

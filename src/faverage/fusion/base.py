@@ -49,7 +49,7 @@ F = TypeVar("F", bound="type[Fuser]")
 
 
 class Fuser:
-    """One way to turn K score vectors into one. Options are the constructor's arguments.
+    """One way to fuse K score vectors into one. Options are the constructor's arguments.
 
     Attributes:
         n_models: K, once fitted or grown.
@@ -79,7 +79,7 @@ class Fuser:
         return self
 
     def partial_fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from more labelled scores, together with a sample of the earlier ones (up to 10,000 rows)."""
+        """Learn from more scores ``(n, K, N)`` and labels and weights ``(n,)``, with up to 10,000 earlier rows."""
         scores = check_scores(scores)
         y, weight = check_labels(scores, y, sample_weight)
         if self._fitted is not None and (scores.shape[1] != self.n_models or scores.shape[2] != self.n_classes):
@@ -100,7 +100,7 @@ class Fuser:
         return self
 
     def predict_proba(self, scores: ArrayLike) -> Array:
-        """Return fused probabilities ``(n, N)``; rows sum to one. Scores may be a memory map, as for ``fit``."""
+        """Return fused probabilities ``(n, N)`` of scores ``(n, K, N)``, which may be a memory map; rows sum to one."""
         scores = check_scores(scores)
         n, k, classes = scores.shape
         if self.trains and self._fitted is None:
@@ -174,7 +174,7 @@ class Fuser:
         return write_tensors(path, "fuser", *self.pack())
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return what ``save`` writes, JSON data and tensors; ``unpack_fuser`` makes a fuser of it again."""
+        """Return what ``save`` writes, JSON data and tensors of any shapes; ``unpack_fuser`` is its inverse."""
         if self.trains:
             self._need_fit("save")
         state = self._state()
@@ -293,7 +293,7 @@ def load_fuser(path: str | Path) -> Fuser:
 
 
 def unpack_fuser(config: Any, tensors: dict[str, Tensor]) -> Fuser:
-    """Return the fuser that ``Fuser.pack`` described, or raise ValueError for whatever is no such description."""
+    """Return the fuser that ``Fuser.pack`` described, with tensors of any shapes; ValueError where they do not fit."""
     try:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         fuser = get_fuser(config["name"], **config["options"])

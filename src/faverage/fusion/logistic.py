@@ -29,14 +29,14 @@ STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 
 
 class Linear(NamedTuple):
-    """A fitted logistic regression: for each of its ``classes`` a row of ``coef`` and an entry of ``intercept``."""
+    """A fitted logistic regression: ``classes`` ``(C,)``, ``coef`` ``(C, d)`` and ``intercept`` ``(C,)``."""
 
     classes: Array
     coef: Array
     intercept: Array
 
     def predict(self, x: Array, n_classes: int) -> Array:
-        """Map features to probabilities ``(n, N)``; a small share of them is uniform over all N classes."""
+        """Map features ``(n, d)`` to probabilities ``(n, N)``; a small share of them is uniform over all N classes."""
         fused = np.full((len(x), n_classes), _FLOOR / n_classes)
         fused[:, self.classes] += (1 - _FLOOR) * np.exp(log_softmax(x @ self.coef.T + self.intercept))
         return fused

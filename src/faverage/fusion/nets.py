@@ -152,7 +152,7 @@ class NetworkFuser(Fuser):
         )
 
     def held_out(self, scores: ArrayLike, y: ArrayLike, fold: Array) -> Array:
-        """As for every fuser; the small networks of all folds are trained side by side, each with its own steps."""
+        """Return ``(n, N)``, as for every fuser; small networks of all folds are trained together, as if one by one."""
         scores = check_scores(scores)
         y, ones = check_labels(scores, y, None)
         parts = np.unique(fold)

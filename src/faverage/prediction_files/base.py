@@ -1,4 +1,4 @@
-"""What the parts of ``fuse`` share: who hears of progress and warnings, and words for messages."""
+"""What the parts of ``fuse`` share: who receives progress and warnings, and text for messages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Listener", "Screen", "UserError", "count", "model_names", "printable
 
 
 class Listener:
-    """Hears what a run does. This one only keeps the warnings; the command line's also prints.
+    """Receives the progress and the warnings of a run. This one only keeps the warnings; ``Screen`` also prints.
 
     Attributes:
-        strict: turn each warning into a ``UserError``.
+        strict: raise each warning as a ``UserError``.
         warnings: the warnings so far.
     """
 
@@ -28,7 +28,7 @@ class Listener:
         self.warnings: list[str] = []
 
     def warn(self, text: str, remedy: str = "") -> None:
-        """Hear of something odd, and of what is done about it; where ``strict`` nothing is done, and it is refused."""
+        """Keep a warning and what is done about it; with ``strict``, raise it as an error instead."""
         if self.strict:
             raise UserError(f"{text} (refused by --strict)")
         self.note(f"{text}; {remedy}" if remedy else text)
@@ -38,11 +38,11 @@ class Listener:
         self.warnings.append(text)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Hear that ``done`` of ``total`` steps of ``what`` are over."""
+        """Receive that ``done`` of ``total`` steps of ``what`` are done."""
 
 
 class Screen(Listener):
-    """Prints warnings, and shows a bar while it is open, which leaves nothing behind; lines where no terminal is."""
+    """Prints warnings, and shows a bar that is removed at the end; lines where there is no terminal."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Screen(Listener):
         self._console.print(Text.assemble(("Warning: ", "yellow"), printable(text)), soft_wrap=True)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Move the bar of ``what``, which takes the place of what is over; or write a line where it is time to."""
+        """Move the bar of ``what``, which replaces that of the last job; or write a line where it is time to."""
         self._progress(what, done, total)
 
 
@@ -90,7 +90,7 @@ def model_names(files: Sequence[Path]) -> list[str]:
 
 
 def printable(text: str) -> str:
-    r"""Return text for a terminal: what would steer it, or cannot be shown, is written out.
+    r"""Return text for a terminal: control and unprintable characters are escaped.
 
     >>> print(printable("cat \x1b[2J é"))
     cat \x1b[2J é

@@ -19,7 +19,7 @@ from faverage.prediction_files.base import Listener, UserError
 __all__ = ["Comparison", "Score", "chosen_fusers", "compare", "measure", "new_fuser"]
 
 Array = NDArray[Any]
-_MOST_ROWS = 5_000  # rows that the comparison looks at, at most,
+_MOST_ROWS = 5_000  # rows that are compared, at most,
 _MOST_SCORES = 1 << 21  # and how many scores they may hold
 _LEAST_PROBABILITY = 1e-15  # log-loss counts smaller ones as this
 
@@ -61,7 +61,7 @@ class Comparison:
 
 
 def chosen_fusers(text: str) -> list[str]:
-    """Return the fusers that ``--compare`` names: ``all``, ``none``, or names with commas between."""
+    """Return the fusers that ``--compare`` names: ``all``, ``none``, or names separated by commas."""
     known = fuser_names()
     if text.strip() in ("all", "none"):
         return known if text.strip() == "all" else []
@@ -69,7 +69,7 @@ def chosen_fusers(text: str) -> list[str]:
     for name in names:
         if name not in known:
             raise UserError(
-                f"--compare has the unknown fuser '{name}'; give all, none, or some of {', '.join(known)}, with commas"
+                f"--compare has the unknown fuser '{name}'; give all, none, or some of these: {', '.join(known)}"
             )
     return names
 
@@ -111,13 +111,13 @@ def compare(
 
 
 def sample(y: Array, width: int, seed: int) -> Array:
-    """Return which rows the comparison looks at: all, or as many as fit, drawn evenly from the classes."""
+    """Return which rows of ``y`` ``(n,)`` are compared: all, or as many as fit, drawn evenly from the classes."""
     most = min(_MOST_ROWS, _MOST_SCORES // width)
     return subsample(np.arange(len(y)), y, np.ones(len(y)), most, seed)[0]
 
 
 def measure(probabilities: Array, y: Array) -> tuple[float, float, float]:
-    """Return log-loss, accuracy and macro F1 (over the classes that occur in y) of probabilities ``(n, N)``.
+    """Return log-loss, accuracy and macro F1 (over the classes in ``y`` ``(n,)``) of probabilities ``(n, N)``.
 
     >>> measure(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([0, 1]))
     (0.34657359027997264, 1.0, 1.0)

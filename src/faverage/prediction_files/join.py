@@ -49,7 +49,7 @@ def join(
         labels: the labelled ids, each of which must have a row in every table.
         lead: the table whose ids come first; by default the first.
         classes: the N labels of the result; by default all labels of tables and labels, sorted.
-        allow_missing: take a row that a table lacks for "no answer" instead of refusing it.
+        allow_missing: count a row that a table lacks as "no answer" instead of refusing it.
         listener: hears how many rows are missing.
     """
     lead = lead or tables[0]

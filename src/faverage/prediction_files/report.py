@@ -63,8 +63,8 @@ class Result:
         comparison: all fusers and models on held-out rows.
         explanation: what the weights of AFA say; None where it could not be fitted.
         unexplained: why there is no explanation.
-        warnings: everything odd about the files.
-        command: the command that does the same again.
+        warnings: what was warned about.
+        command: the command that repeats the run.
         outputs: the files written: predictions, report, fuser.
     """
 

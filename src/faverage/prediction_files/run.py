@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +19,17 @@ from faverage.prediction_files.base import Listener, UserError, model_names
 from faverage.prediction_files.bundle import Bundle, load_bundle, save_bundle
 from faverage.prediction_files.compare import Comparison, chosen_fusers, new_fuser, sample
 from faverage.prediction_files.compare import compare as compare_fusers
-from faverage.prediction_files.join import check_classes, join, labels_of
+from faverage.prediction_files.join import Joined, check_classes, join, labels_of
 from faverage.prediction_files.read import read_labels, read_predictions
 from faverage.prediction_files.report import Member, Result, write_report
 from faverage.prediction_files.tables import Predictions
-from faverage.prediction_files.write import check_headings, check_outputs, write_predictions, writing
+from faverage.storage import replacing
 
 __all__ = ["apply_files", "fuse_files"]
 
 Array = NDArray[Any]
 _EXPLAINED = "afa"  # the fuser whose weights are shown where the chosen one has none to show
+_PREDICTION = "prediction"  # the heading of the predicted labels
 
 
 def fuse_files(
@@ -55,14 +59,14 @@ def fuse_files(
         out: the ``.csv`` file to write.
         fuser: the name of the fuser to fit.
         folds: how many folds the comparison of fusers has.
-        compare: the fusers to compare: ``all``, ``none``, or names with commas between.
-        strict: refuse what is odd instead of warning.
-        allow_missing: take rows that a file lacks for "no answer".
+        compare: the fusers to compare: ``all``, ``none``, or names separated by commas.
+        strict: treat warnings as errors.
+        allow_missing: count rows that a file lacks as "no answer".
         id_column: the column of ids; by default the first.
         label_column: the column of labels; by default ``label``, or the only one beside the ids.
         seed: of everything random.
         force: overwrite files that exist.
-        listener: hears of progress and warnings.
+        listener: receives progress and warnings.
 
     Raises:
         UserError: for anything wrong with the files or the options; nothing is written then.
@@ -81,13 +85,13 @@ def fuse_files(
     options["compare"] = None if compare == "all" else compare
     options |= {"id": id_column, "label": label_column, "force": True}  # by then the outputs exist
     _check_files(paths)
-    check_outputs(outputs, [*paths, labels], force)
+    _check_outputs(outputs, [*paths, labels], force)
 
     truth = read_labels(labels, id_column=id_column, label_column=label_column)
     tables = _read(paths, id_column, allow_missing, listener)
     check_classes(tables, truth, listener)
     named = {str(table.path): table.classes for table in tables} | {str(labels): truth.labels}
-    check_headings(tables[0], named, "rename the class, as a column and as a label")
+    _check_headings(tables[0], named, "rename the class, as a column and as a label")
     names = model_names(paths)
     known, rows_of = [list(table.classes) for table in tables], [len(table.ids) for table in tables]
     joined = join(tables, truth, allow_missing=allow_missing, listener=listener)
@@ -123,8 +127,8 @@ def fuse_files(
         command=_command(paths, labels, out, options),
         outputs=outputs,
     )
-    with writing(outputs) as (predictions, report, file):
-        write_predictions(predictions, joined, fused, listener)
+    with _writing(outputs) as (predictions, report, file):
+        _write_predictions(predictions, joined, fused, listener)
         write_report(report, result)
         save_bundle(Bundle(fitted, joined.classes, names, known), file)
     return result
@@ -153,18 +157,18 @@ def apply_files(
     listener.strict = strict
     bundle = load_bundle(fuser)
     _check_files(paths)
-    check_outputs([out], [*paths, fuser], force)
+    _check_outputs([out], [*paths, fuser], force)
     order = bundle.order(paths, by_position)
     tables = _read(paths, id_column, allow_missing, listener)
     lead, tables = tables[0], [tables[i] for i in order]
     for model, table in enumerate(tables):
         bundle.check(model, table)
     remedy = f"rename the column of ids of {lead.path}, or fit the fuser again with another name for the class"
-    check_headings(lead, {str(fuser): bundle.classes}, remedy)
+    _check_headings(lead, {str(fuser): bundle.classes}, remedy)
     joined = join(tables, None, lead=lead, classes=bundle.classes, allow_missing=allow_missing, listener=listener)
     fused = bundle.fuser.predict_proba(joined.scores)
-    with writing([out]) as (predictions,):
-        write_predictions(predictions, joined, fused, listener)
+    with _writing([out]) as (predictions,):
+        _write_predictions(predictions, joined, fused, listener)
     return out
 
 
@@ -178,6 +182,45 @@ def _check_files(files: Sequence[Path]) -> None:
         if file.resolve() in seen:
             raise UserError(f"{file} is given twice")
         seen.add(file.resolve())
+
+
+def _check_outputs(outputs: Sequence[Path], inputs: Sequence[Path], force: bool) -> None:
+    """Refuse outputs that cannot be written, that would replace an input or, without ``force``, any file."""
+    out = outputs[0]
+    if out.suffix.lower() != ".csv":
+        raise UserError(f"--out {out} must end in .csv, not in '{out.suffix}'")
+    if not out.parent.is_dir():
+        raise UserError(f"cannot write {out}: the folder {out.parent} does not exist")
+    if not os.access(out.parent, os.W_OK):
+        raise UserError(f"cannot write {out}: the folder {out.parent} is read-only")
+    taken = {file.resolve() for file in inputs}
+    for file in outputs:
+        if file.is_dir():
+            raise UserError(f"cannot write {file}: it is a folder")
+        if file.resolve() in taken:
+            raise UserError(f"{file} is an input and would be overwritten: choose another --out")
+        if file.exists() and not force:
+            raise UserError(f"{file} exists already: give --force to overwrite it, or choose another --out")
+
+
+def _check_headings(lead: Predictions, named: Mapping[str, Collection[str]], remedy: str) -> None:
+    """Refuse classes that would give the output two columns of one name.
+
+    Args:
+        lead: the table whose ids come first.
+        named: the classes that each file names.
+        remedy: what to do about such a class.
+    """
+    ids = lead.id_name or "id"
+    if ids == _PREDICTION:
+        raise UserError(f"{lead.path}: the output has a column '{ids}' of its own: rename the column of ids")
+    for file, classes in named.items():
+        for name in (ids, _PREDICTION):
+            if name in classes:
+                raise UserError(
+                    f"{file}: the class '{name}' has the name of another column of the output, "
+                    f"which are '{ids}', '{_PREDICTION}' and the classes: {remedy}"
+                )
 
 
 def _read(files: Sequence[Path], id_column: str | None, allow_missing: bool, listener: Listener) -> list[Predictions]:
@@ -219,3 +262,25 @@ def _command(files: list[Path], labels: Path, out: Path, options: dict[str, str 
         elif value is not None and value is not False:
             words += [f"--{name}", str(value)]
     return shlex.join(words)
+
+
+@contextmanager
+def _writing(outputs: Sequence[Path]) -> Iterator[list[Path]]:
+    """Yield temporary paths for the outputs; they take their places together, once all are written."""
+    try:
+        with ExitStack() as stack:
+            yield [stack.enter_context(replacing(file)) for file in outputs]
+    except OSError as error:
+        raise UserError(f"cannot write {outputs[0]}: {error.strerror or error}") from None
+
+
+def _write_predictions(path: Path, joined: Joined, fused: Array, listener: Listener) -> None:
+    """Write id, predicted label and probabilities ``(n, N)`` as CSV."""
+    best = fused.argmax(1).tolist()
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([joined.id_name or "id", _PREDICTION, *joined.classes])
+        for i, (name, label) in enumerate(zip(joined.ids, best, strict=True)):
+            writer.writerow([name, joined.classes[label], *(f"{p:.6g}" for p in fused[i].tolist())])
+            if i % 5000 == 0 or i + 1 == len(best):
+                listener.progress("_writing", i + 1, len(best))

@@ -86,7 +86,7 @@ def check_table(table: Predictions) -> None:
 
 
 def check_scores(table: Predictions, allow_missing: bool, listener: Listener) -> None:
-    """Refuse what cannot be probabilities; scale rows that do not sum to one, with a warning."""
+    """Refuse invalid probabilities; scale rows that do not sum to one, with a warning."""
     scores = table.scores
     total = scores.sum(1, dtype=np.float64)
     low = scores.min(1)

@@ -1,4 +1,4 @@
-"""The skeleton of a page in one HTML file: no scripts, nothing loaded from elsewhere, light or dark as is preferred."""
+"""The skeleton of a page in one HTML file: no scripts, nothing loaded from elsewhere, in light or dark colours."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ pre { background: var(--card); border: 1px solid var(--line); border-radius: .5r
 
 
 def text(value: object) -> str:
-    """Return a value as text for HTML and XML: escaped, with what cannot be written replaced by U+FFFD.
+    """Return a value as text for HTML and XML: escaped, with characters that XML forbids replaced by U+FFFD.
 
     >>> text("<b> & co")
     '&lt;b&gt; &amp; co'

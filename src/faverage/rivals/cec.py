@@ -2,8 +2,8 @@ r"""CEC: few-shot incremental learning with continually evolved classifiers (Zha
 
 Stage 1 is cross-entropy of s cos(f, w_c) with s = 16, f the feature of an image and w_c a weight of class c. Stage 2
 goes on from that backbone with episodes. An episode has one support image and a few queries of each of 15 base classes;
-all images of a class, turned by one random quarter of 1, 2 or 3, are a pseudo-new class, so that there are 30. With p_c
-the feature of the support image of class c, every query f is adapted together with all prototypes by one head of
+all images of a class, rotated by one random angle of 90°, 180° or 270°, are a pseudo-new class: 30 classes in all. With
+p_c the feature of the support image of class c, every query f is adapted together with all prototypes by one head of
 attention over the tokens t = (p_1, …, p_C, f):
 
     a(t_i) = LayerNorm(t_i + W_o Σ_j α_ij W_v t_j + b),   α_i· = softmax_j(W_q t_i · W_k t_j / √d)
@@ -92,23 +92,23 @@ class Adapt(Trainable):
         return self
 
     def order(self, labels: Array, batch_size: int, rng: np.random.Generator) -> Array:
-        """Draw the episodes of an epoch, ``(count, ways · (1 + queries))``."""
+        """Draw the episodes of an epoch from labels ``(n,)``: rows ``(count, ways · (1 + queries))``."""
         drawn = [episode(labels, self.ways, 1 + self.queries, rng).reshape(-1) for _ in range(self.count)]
         return np.stack(drawn)
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> Tensor:
-        """Return features ``(2b, d)``: of all images as they are, then of all images turned."""
+        """Return features ``(2b, d)``: of all images ``(b, 3, s, s)`` as they are, then of all images rotated."""
         features: Tensor = self.graph.backbone(self.doubled(images, extra))
         return features
 
     def doubled(self, images: Tensor, extra: Tensor) -> Tensor:
-        """Append the images, turned by a quarter that is drawn for each class."""
+        """Append the images ``(b, 3, s, s)``, rotated by one angle a class, which ``extra`` ``(b, 1)`` decides."""
         each = 1 + self.queries
         quarters = 1 + (3 * extra[::each]).long()
         return torch.cat([images, turned(images, quarters.expand(-1, each).flatten())])
 
     def loss(self, embedded: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy of the queries; right answers are scaled up as if every image were a query."""
+        """Return the cross-entropy of the queries, and right answers as if all images were queries, ``()`` each."""
         features = embedded.float().unflatten(0, (2 * self.ways, 1 + self.queries))
         queries = features[:, 1:].flatten(0, 1)
         logits = self.scale * adapted_cosines(self.graph.attention, features[:, 0], queries)

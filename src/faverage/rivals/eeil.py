@@ -52,6 +52,9 @@ class Increment(Trainable):
         noise: variance of the noise in the first epoch, on gradients summed over a batch.
         decay: the power of 1 + epoch by which the variance is divided.
         batch_size: images a step.
+
+    Attributes:
+        deviation: ``()``, of the noise in this epoch.
     """
 
     deviation: Tensor
@@ -84,13 +87,13 @@ class Increment(Trainable):
         self.deviation.fill_((self.noise / (1 + epoch) ** self.decay) ** 0.5 / self.batch_size)
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features of both networks."""
+        """Return the features of both networks, ``(b, d)`` each, of images ``(b, 3, s, s)``."""
         with torch.no_grad():
             old = self.before.backbone(images)
         return self.network.backbone(images), old
 
     def loss(self, embedded: tuple[Tensor, Tensor], labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cross-entropy + the distillation of each session's logits."""
+        """Return cross-entropy + the distillation of each session's logits, and the right answers, ``()`` each."""
         features, before = (part.float() for part in embedded)
         logits, old = self.network.head(features), self.before.head(before)
         loss = F.cross_entropy(logits, labels) + distilled(logits, old, self.sizes, self.temperature)
@@ -104,13 +107,16 @@ class Increment(Trainable):
 
 
 def distilled(logits: Tensor, old: Tensor, sizes: list[int], temperature: float) -> Tensor:
-    """Return Σ_h D(z^h, z'^h) for sessions of these sizes; ``logits`` may have further columns, ``old`` has none."""
+    """Return Σ_h D(z^h, z'^h), ``()``, for sessions of these sizes.
+
+    ``logits`` ``(b, N)`` may have more columns than ``old`` ``(b, sum(sizes))``.
+    """
     pairs = zip(logits[:, : sum(sizes)].split(sizes, 1), old.split(sizes, 1), strict=True)
     return torch.stack([distillation(now, before, temperature) for now, before in pairs]).sum()
 
 
 def balanced(features: Array, numbers: Array) -> Array:
-    """Choose as many rows of each class as the class with the fewest has, by herding on features ``(n, d)``.
+    """Choose as many rows of each class as the smallest class ``(n,)`` has, by herding on features ``(n, d)``.
 
     >>> balanced(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [1.0, 1.0]]), np.array([0, 0, 0, 1]))
     array([2, 3])

@@ -28,9 +28,9 @@ class Exemplars:
 
     @classmethod
     def of_base(cls, images: Array, numbers: Array, count: int, rng: np.random.Generator) -> Self:
-        """Draw ``count`` images in all, as evenly over the classes as can be."""
+        """Draw ``count`` of the images ``(n, S, S, 3)``, as evenly over their classes ``(n,)`` as possible."""
         order = rng.permutation(len(numbers))
-        turn = np.empty(len(numbers), dtype=np.int64)  # the how-manieth of its class a row is, in random order
+        turn = np.empty(len(numbers), dtype=np.int64)  # the position of a row within its class, in random order
         for label in np.unique(numbers):
             own = order[numbers[order] == label]
             turn[own] = np.arange(len(own))
@@ -39,19 +39,19 @@ class Exemplars:
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, Array]) -> Self:
-        """Take back what ``arrays`` gave."""
+        """Take back what ``arrays`` gave: ``(m, S, S, 3)`` and ``(m,)``."""
         return cls(arrays["exemplars"], arrays["exemplar_numbers"])
 
     def arrays(self) -> dict[str, Array]:
-        """Return both parts by name."""
+        """Return both parts, ``(m, S, S, 3)`` and ``(m,)``, by name."""
         return {"exemplars": self.images, "exemplar_numbers": self.numbers}
 
     def joined(self, images: Array, numbers: Array) -> tuple[Array, Array]:
-        """Return the exemplars and further images behind them."""
+        """Return the exemplars, and further images ``(n, S, S, 3)`` with their classes ``(n,)`` after them."""
         return np.concatenate([self.images, images]), np.concatenate([self.numbers, numbers])
 
     def with_new(self, images: Array, numbers: Array, features: Array, count: int) -> Exemplars:
-        """Add ``count`` images of each new class, chosen by herding on their features."""
+        """Add ``count`` images of each new class, chosen by herding on their features ``(n, d)``."""
         rows = []
         for label in np.unique(numbers):
             own = np.flatnonzero(numbers == label)

@@ -62,8 +62,10 @@ class Network(Trainable):
         start: share of all epochs in which γ is 0.
 
     Attributes:
+        prototypes: of all known classes, ``(N, d)``.
         ties: whether virtual class k is tied to base class c, ``(V, C)``.
-        weight_now: γ in this epoch.
+        virtual: the virtual prototypes, ``(V, d)``.
+        weight_now: γ in this epoch, ``()``.
     """
 
     extras = 2
@@ -99,7 +101,7 @@ class Network(Trainable):
         self.register_buffer("weight_now", torch.zeros(()), persistent=False)
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
-        """Return λ, of which a batch uses its first, and a number whose order makes the pairs."""
+        """Return ``(n, 2)``: λ, of which a batch uses its first, and a number whose order makes the pairs."""
         even = torch.rand(n, 3, generator=generator, device=generator.device)
         return torch.stack([beta(even[:, 0], even[:, 1], self.alpha), even[:, 2]], 1)
 
@@ -115,7 +117,7 @@ class Network(Trainable):
         return self.backbone.second_half(half), self.backbone.second_half(mixed)
 
     def loss(self, embedded: tuple[Tensor, Tensor], labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return L1 + γ (L2 + L3 + L4)."""
+        """Return L1 + γ (L2 + L3 + L4), and the right answers, ``()`` each."""
         n_base = len(self.base)
         weights = torch.cat([self.base, self.virtual])
         logits, mixed = (self.scale * cosine(part.float(), weights) for part in embedded)
@@ -127,7 +129,7 @@ class Network(Trainable):
 
 
 def beta(u: Tensor, v: Tensor, alpha: float) -> Tensor:
-    """Return draws from Beta(α, α), α from 0.5 on, of two even draws in [0, 1) each.
+    """Return samples ``(n,)`` of Beta(α, α), α ≥ 0.5, from uniform ones in [0, 1), ``u`` and ``v`` ``(n,)``.
 
     The first coordinate of a point in the unit disc whose squared radius is 1 − u^(2 / (2α − 1)) follows this law on
     [−1, 1]; for α = 0.5 the point is on the circle.
@@ -140,12 +142,12 @@ def beta(u: Tensor, v: Tensor, alpha: float) -> Tensor:
 
 
 def pairs(extra: Tensor) -> Tensor:
-    """Return the partner of each image in a batch: a permutation ``(b,)``."""
+    """Return the partner of each image in a batch, a permutation ``(b,)``, by ``extra`` ``(b, 2)``."""
     return extra[:, 1].argsort()
 
 
 def reserving(logits: Tensor, labels: Tensor, allowed: Tensor) -> Tensor:
-    """Return L2 of logits ``(b, C + V)``; ``allowed`` ``(b, V)`` says which virtual classes are tied to the label."""
+    """Return L2 of logits ``(b, C + V)``; ``allowed`` ``(b, V)``: the virtual classes tied to the labels ``(b,)``."""
     n_base = logits.shape[1] - allowed.shape[1]
     target = n_base + logits[:, n_base:].masked_fill(~allowed, -math.inf).argmax(1)
     others = logits.scatter(1, labels[:, None], -math.inf)
@@ -153,7 +155,7 @@ def reserving(logits: Tensor, labels: Tensor, allowed: Tensor) -> Tensor:
 
 
 def forecasting(mixed: Tensor, n_base: int, differ: Tensor) -> Tensor:
-    """Return L3 + L4 of the logits ``(b, C + V)`` of mixed images, over the pairs of two classes."""
+    """Return L3 + L4 of the logits ``(b, C + V)`` of mixed images, over the pairs that ``differ`` ``(b,)`` in class."""
     virtual = n_base + mixed[:, n_base:].argmax(1)
     others = mixed.scatter(1, virtual[:, None], -math.inf)
     to_virtual = F.cross_entropy(mixed, virtual, reduction="none")
@@ -162,12 +164,15 @@ def forecasting(mixed: Tensor, n_base: int, differ: Tensor) -> Tensor:
 
 
 def mean_of(values: Tensor, chosen: Tensor) -> Tensor:
-    """Return the mean of the chosen values, 0 where none is."""
+    """Return the mean ``()`` of the chosen ones of ``(b,)`` values, 0 where none is."""
     return (values * chosen).sum() / chosen.sum().clamp(min=1)
 
 
 def blended(features: Tensor, prototypes: Tensor, virtual: Tensor, *, scale: float, share: float, top: int) -> Tensor:
-    """Return the probabilities ``(n, N)`` of the module's docstring, ``share`` being that of the virtual prototypes."""
+    """Return the probabilities ``(n, N)`` of the module's docstring for features ``(n, d)``.
+
+    Prototypes are ``(N, d)``, virtual ones ``(V, d)``, with ``share`` of the probability.
+    """
     near = cosine(features, virtual)
     best = near.topk(min(top, len(virtual)), dim=1)
     near = torch.zeros_like(near).scatter(1, best.indices, best.values)

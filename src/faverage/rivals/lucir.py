@@ -65,7 +65,7 @@ class Network(Trainable):
         return features
 
     def loss(self, embedded: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy, which is all of the base session's loss."""
+        """Return the cross-entropy, all of the base session's loss, and the right answers, ``()`` each."""
         logits = self.scale * cosine(embedded.float(), self.weights())
         return F.cross_entropy(logits, labels), (logits.detach().argmax(1) == labels).sum()
 
@@ -96,13 +96,13 @@ class Increment(Trainable):
         return self
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features of both networks."""
+        """Return the features of both networks, ``(b, d)`` each, of images ``(b, 3, s, s)``."""
         with torch.no_grad():
             old = self.before(images)
         return self.network.backbone(images), old
 
     def loss(self, embedded: tuple[Tensor, Tensor], labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cross-entropy + λ · less-forget + margin ranking."""
+        """Return cross-entropy + λ · less-forget + margin ranking, and the right answers, ``()`` each."""
         features, before = (part.float() for part in embedded)
         cosines = cosine(features, self.network.weights())
         logits = self.network.scale * cosines
@@ -112,12 +112,15 @@ class Increment(Trainable):
 
 
 def less_forget(features: Tensor, before: Tensor) -> Tensor:
-    """Return the mean of 1 − cos(f, f_old)."""
+    """Return the mean of 1 − cos(f, f_old) over features ``(b, d)``."""
     return (1 - F.cosine_similarity(features, before)).mean()
 
 
 def margin_ranking(cosines: Tensor, labels: Tensor, n_old: int, *, margin: float, top: int) -> Tensor:
-    """Return Σ_k max(0, m − cos_y + cos_(k)), averaged over the examples of old classes and the ``top`` new classes."""
+    """Return the mean of max(0, m − cos_y + cos_(k)) over the ``top`` new classes k and the examples of old classes.
+
+    ``cosines`` are ``(b, N)``, ``labels`` ``(b,)``.
+    """
     top = min(top, cosines.shape[1] - n_old)
     is_old = (labels < n_old).float()
     own = cosines.gather(1, labels[:, None])

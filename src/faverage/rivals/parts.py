@@ -1,4 +1,4 @@
-"""What several rivals are made of: cosine logits, attention, distillation, herding, episodes, turned images."""
+"""What several rivals are made of: cosine logits, attention, distillation, herding, episodes, rotated images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def class_means(features: Array, numbers: Array, n_classes: int) -> Array:
 
 
 def herding(features: Array, count: int) -> Array:
-    """Choose rows one by one so that the mean of those chosen stays nearest to the mean of all; features of length 1.
+    """Choose rows of features ``(n, d)`` one by one, so that their mean stays nearest to the mean of all.
+
+    Features are scaled to length 1 first.
 
     >>> herding(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), 2)
     array([2, 0])
@@ -65,7 +67,7 @@ def episode(labels: Array, ways: int, each: int, rng: np.random.Generator) -> Ar
 
 
 def turned(images: Tensor, quarters: Tensor) -> Tensor:
-    """Turn each image ``(n, 3, s, s)`` by 0 to 3 quarters ``(n,)``, without a branch on their values."""
+    """Rotate each image ``(n, 3, s, s)`` by 90° times 0 to 3, ``(n,)``, without a branch on the values."""
     result = images
     for k in (1, 2, 3):
         result = torch.where((quarters == k).view(-1, 1, 1, 1), torch.rot90(images, k, (2, 3)), result)

@@ -82,7 +82,7 @@ class Rival:
         self.trainings: dict[str, Training] = {}
 
     def fit_base(self, X: Array, y: Sequence[Any] | Array) -> Self:
-        """Learn the base classes from images, uint8 ``(n, S, S, 3)``, and labels of any type."""
+        """Learn the base classes from images, uint8 ``(n, S, S, 3)``, and labels ``(n,)`` of any type."""
         labels = self._checked(X, y)
         classes, numbers = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
@@ -96,7 +96,7 @@ class Rival:
         return self
 
     def learn_session(self, X: Array, y: Sequence[Any] | Array) -> Self:
-        """Learn new classes from a few images of each."""
+        """Learn new classes from a few images of each, uint8 ``(n, S, S, 3)``, and labels ``(n,)``."""
         if not self.classes:
             raise ValueError("learn_session needs the base classes: call fit_base(X, y) first")
         labels = self._checked(X, y)
@@ -113,7 +113,7 @@ class Rival:
         return self
 
     def predict_proba(self, X: Array) -> Array:
-        """Return probabilities ``(n, N)`` of all classes seen so far, in the order of ``classes``."""
+        """Return probabilities ``(n, N)`` of images ``(n, S, S, 3)``, in the order of ``classes``, all so far."""
         if not self.classes:
             raise ValueError("the learner knows no classes yet: call fit_base(X, y) first")
         with torch.no_grad():
@@ -122,11 +122,11 @@ class Rival:
         return torch.cat(parts).numpy() if parts else np.zeros((0, len(self.classes)), dtype=np.float32)
 
     def predict(self, X: Array) -> Array:
-        """Return the most probable label ``(n,)``."""
+        """Return the most probable label ``(n,)`` of each image ``(n, S, S, 3)``."""
         return np.array([self.classes[i] for i in self.predict_proba(X).argmax(1)])
 
     def features(self, X: Array) -> Array:
-        """Return features ``(n, d)`` of images under the evaluation transform."""
+        """Return features ``(n, d)`` of images ``(n, S, S, 3)`` under the evaluation transform."""
         assert self.transform is not None
         return np.asarray(extract_features(self.net.backbone, X, transform=self.transform, device=self.device))
 

@@ -118,7 +118,7 @@ class Network(Trainable):
         self.drawn = min(self.way + spare, n_base)
 
     def order(self, labels: Array, batch_size: int, rng: np.random.Generator) -> Array:
-        """Return queries, each image once an epoch, and behind them the support, class by class."""
+        """Return rows ``(steps, b)``: queries, each image once an epoch, then the support, class by class."""
         queries = min(self.queries, len(labels))
         query = rng.permutation(len(labels))[: len(labels) // queries * queries].reshape(-1, queries)
         own = [np.flatnonzero(labels == c) for c in range(len(self.prototypes))]
@@ -145,7 +145,7 @@ class Network(Trainable):
         return refined
 
     def loss(self, embedded: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy of the queries, the mean of all episodes."""
+        """Return the cross-entropy of the queries, the mean of all episodes, and the right answers, ``()`` each."""
         n = len(labels) - self.drawn * self.shots
         features = embedded.float()
         means = F.normalize(features[n:], dim=1).view(self.drawn, self.shots, -1).mean(1)
@@ -159,7 +159,7 @@ class Network(Trainable):
 
 
 def replaced(prototypes: Tensor, classes: Tensor, means: Tensor) -> Tensor:
-    """Return prototypes ``(C, d)`` with the rows of some classes replaced."""
+    """Return prototypes ``(C, d)`` with the rows of ``classes`` ``(m,)`` replaced by ``means`` ``(m, d)``."""
     return prototypes.index_copy(0, classes, means)
 
 

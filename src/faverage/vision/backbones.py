@@ -79,14 +79,14 @@ class ResNet18(nn.Module):
         return self.second_half(self.first_half(x))
 
     def first_half(self, x: Tensor) -> Tensor:
-        """Return what the second of the four stages gives."""
+        """Return the output ``(n, 2 * width, h, w)`` of the second of the four stages, for images ``(n, 3, S, S)``."""
         x = F.relu(self.bn1(self.conv1(x)))
         if self.stem == "large":
             x = F.max_pool2d(x, 3, 2, 1)
         return cast(Tensor, self.layer2(self.layer1(x)))
 
     def second_half(self, x: Tensor) -> Tensor:
-        """Return the features of what ``first_half`` gives."""
+        """Return the features ``(n, dimension)`` of what ``first_half`` returned."""
         x = self.layer4[1](self.layer4[0](self.layer3(x)), relu=self.last_relu)
         return x.mean((2, 3), dtype=torch.float32)
 
@@ -122,13 +122,13 @@ class TinyNet(nn.Module):
         return self.second_half(self.first_half(x))
 
     def first_half(self, x: Tensor) -> Tensor:
-        """Return what the second of the four blocks gives."""
+        """Return the output ``(n, d // 2, h, w)`` of the second of the four blocks, for images ``(n, 3, S, S)``."""
         for i in (0, 1):
             x = F.max_pool2d(F.relu(self.norms[i](self.convs[i](x))), 2, ceil_mode=True)
         return x
 
     def second_half(self, x: Tensor) -> Tensor:
-        """Return the features of what ``first_half`` gives."""
+        """Return the features ``(n, dimension)`` of what ``first_half`` returned."""
         x = F.max_pool2d(F.relu(self.norms[2](self.convs[2](x))), 2, ceil_mode=True)
         x = self.norms[3](self.convs[3](x))
         return (F.relu(x) if self.last_relu else x).mean((2, 3), dtype=torch.float32)

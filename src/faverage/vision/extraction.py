@@ -116,7 +116,7 @@ class Extractor:
         return np.concatenate([self._look(images[i : i + self.batch_size]).astype(self.dtype) for i in starts])
 
     def dimension(self, images: Array | Shards, rows: Array) -> int:
-        """Return the number of features, by looking at the first of the rows ``(n,)`` where there is one."""
+        """Return the number of features, by the first of the rows ``(n,)`` of images ``(N, S, S, 3)``, if any."""
         if len(rows):
             return int(self._look(images[rows[:1]]).shape[1])
         return int(getattr(self.network, "dimension", 0)) * len(self.views)
@@ -134,7 +134,7 @@ class Extractor:
         }
 
     def into(self, result: Array, images: Array | Shards, rows: Array, advance: Callable[[int], None]) -> Array:
-        """Fill ``result`` ``(n, views x d)`` with the features of rows ``(n,)`` of images, and return it.
+        """Fill ``result`` ``(n, views x d)`` with the features of rows ``(n,)`` of images ``(N, S, S, 3)``; return it.
 
         Raises:
             FloatingPointError: they are not finite.
@@ -175,5 +175,5 @@ class Eyes(Extractor):
         self.model = model
 
     def __call__(self, images: Any) -> Array:
-        """Return the features of images, which may be a list."""
+        """Return the features ``(n, d)`` of images ``(n, S, S, 3)``, which may be a list."""
         return super().__call__(np.asarray(images))

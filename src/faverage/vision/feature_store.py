@@ -169,7 +169,7 @@ def _checksum(features: Array) -> str:
 
 
 def _prepare(folder: Path) -> None:
-    """Make the folder; what it holds counts as a store no more until the end."""
+    """Make the folder; until the end, what it holds does not count as a store."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "manifest.json").unlink(missing_ok=True)
 

@@ -129,7 +129,7 @@ class BaseModel:
 
 
 def _of_today(config: dict[str, Any]) -> dict[str, Any]:
-    """Return what is told about the training, in the words of today."""
+    """Return the record of the training in today's words."""
     head = config.get("head")
     if not isinstance(head, dict) or "turned" not in head:
         return dict(config)
@@ -147,7 +147,7 @@ def _filled(described: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
         if found is None or (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
             raise ValueError(f"the weight {name} is missing, or has another shape or type than the backbone needs")
         if not bool(found.isfinite().all()) or (name.endswith("running_var") and bool((found < 0).any())):
-            raise ValueError(f"the weight {name} has numbers that cannot be")
+            raise ValueError(f"the weight {name} has invalid numbers: some are not finite, or a variance is negative")
     backbone.to_empty(device="cpu").load_state_dict(weights)
     return backbone.eval()
 
@@ -186,12 +186,12 @@ class Network(Trainable):
         self.backbone, self.head = backbone, head
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> Tensor:
-        """Return features ``(b, d)``."""
+        """Return features ``(b, d)`` of images ``(b, 3, s, s)``."""
         features: Tensor = self.backbone(images)
         return features
 
     def loss(self, embedded: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean cross-entropy and the number of right answers."""
+        """Return the mean cross-entropy and the number of right answers, ``()`` each, of features ``(b, d)``."""
         logits = self.head(embedded.float())
         return F.cross_entropy(logits, labels), (logits.detach().argmax(1) == labels).sum()
 

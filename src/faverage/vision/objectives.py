@@ -60,7 +60,7 @@ class Lesson(Trainable):
             self.projection = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, 128))
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features ``(rotations x b, d)``, one rotation of all images after the other, and what each kept."""
+        """Return features ``(rotations · b, d)``, one rotation after the other, and what share ``(b,)`` images kept."""
         layout = _layout(images)
         kept = torch.ones_like(labels, dtype=torch.float32)
         if self.mix:
@@ -70,7 +70,7 @@ class Lesson(Trainable):
         return features, kept
 
     def loss(self, embedded: tuple[Tensor, Tensor], labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss, and how many images had the right class and rotation, as a mean over rotations."""
+        """Return the mean loss, and the mean over rotations of the number of right answers, ``()`` each."""
         features, kept = embedded[0].float(), embedded[1].repeat(self.rotations)
         logits = self.network.head(features)
         targets = self._targets(labels)
@@ -111,7 +111,10 @@ def cut_mix(images: Tensor, noise: Tensor, share: float) -> tuple[Tensor, Tensor
 
 
 def attraction(projected: Tensor, targets: Tensor, temperature: float = 0.1) -> Tensor:
-    """Return the supervised contrastive loss of rows of length one; rows without a like count nothing."""
+    """Return the supervised contrastive loss ``()`` of rows ``(m, d)`` of length 1 with targets ``(m,)``.
+
+    Rows that share their target with no other count as 0.
+    """
     similar = projected @ projected.T / temperature
     itself = torch.eye(len(targets), dtype=torch.bool, device=targets.device)
     log_p = similar - similar.masked_fill(itself, -torch.inf).logsumexp(1, keepdim=True)
@@ -128,7 +131,7 @@ def rotation_heads(model: BaseModel) -> Tensor:
 
 
 def turn_heads(model: BaseModel) -> Tensor:
-    """Return ``rotation_heads`` under its old name."""
+    """Return ``rotation_heads``, ``(4, C, d)``, under its old name."""
     renamed("turn_heads", "rotation_heads")
     return rotation_heads(model)
 

@@ -19,7 +19,7 @@ class Shards:
     It takes the place of an array wherever rows are picked by number or slice.
 
     Args:
-        parts: of one dtype, and of one shape but for the first axis.
+        parts: ``(n_i, ...)`` each, of one dtype, and of one shape except for the first axis.
 
     >>> both = Shards([np.arange(6).reshape(3, 2), np.arange(6, 10).reshape(2, 2)])
     >>> both.shape, both[[4, 0, 2]].tolist(), both[-1].tolist()

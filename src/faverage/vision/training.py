@@ -41,7 +41,7 @@ def hold_out(
         seed: of the choice.
 
     Returns:
-        The chosen rows, in growing order.
+        The chosen rows ``(m,)``, in growing order.
 
     Raises:
         ValueError: one row of a class is to be kept, and it has no other.
@@ -92,7 +92,7 @@ def train_base(
         images: uint8 ``(n, S, S, 3)``, may be a memory map. On a GPU they are uploaded whole, if they fit.
         labels: ``(n,)``; among the images to train on, every class from 0 to the largest must occur.
         backbone: a name for ``get_backbone``, or a module to start from; it is copied, not changed.
-        indices: rows to train on; by default all.
+        indices: ``(m,)``, rows to train on; by default all.
         head: ``linear`` (on unnormalised features) or ``cosine`` (without bias, ``scale`` times the cosine).
         scale: of the cosine head.
         rotations: learn classes and rotations together, see ``faverage.vision.objectives``: every image counts four

@@ -21,7 +21,7 @@ Crop = Literal["resized", "padded", "none"]
 
 
 class _Normalise(nn.Module):
-    """Keeps mean and std; turns bytes into numbers in [0, 1], and those into normalised ones."""
+    """Keeps mean and std; scales bytes to [0, 1], and normalises them."""
 
     mean: Tensor
     std: Tensor
@@ -62,7 +62,7 @@ class Augment(_Normalise):
         area: smallest and largest share of the image's area in a resized crop.
         ratio: smallest and largest width / height of a resized crop. For each area the ratio is drawn among those that
             fit into the image, evenly in its logarithm.
-        flip: how often to mirror left and right.
+        flip: probability of a horizontal flip.
         jitter: brightness, contrast and saturation are each scaled by a number in 1 ± jitter, in this order.
         padding: of the padded crop, in pixels.
         mean: of the three channels, on a scale of 0 to 1.
@@ -109,7 +109,7 @@ class Augment(_Normalise):
         return torch.rand(n, self.NOISE, generator=generator, device=generator.device)
 
     def forward(self, images: Tensor, noise: Tensor) -> Tensor:
-        """Return ``(n, 3, size, size)`` of uint8 ``images`` ``(n, S, S, 3)``."""
+        """Return ``(n, 3, size, size)`` of uint8 ``images`` ``(n, S, S, 3)``, with ``noise`` ``(n, 8)``."""
         x = self._cut(self.unit(images), noise)
         if self.jitter:
             x = self._colour(x, 1 + self.jitter * (2 * noise[:, 5:8] - 1))
@@ -132,7 +132,7 @@ class Augment(_Normalise):
         return whole, 0.5 + shift / side
 
     def _cut(self, x: Tensor, noise: Tensor) -> Tensor:
-        """Sample the crops, mirrored where noise says so."""
+        """Sample the crops, flipped where noise says so."""
         size, centre = self.boxes(noise, x.shape[-1])
         mirror = torch.where(noise[:, 4:5] < self.flip, -1.0, 1.0)
         size = torch.cat([size[:, :1] * mirror, size[:, 1:]], 1)

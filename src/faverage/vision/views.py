@@ -58,7 +58,7 @@ class View:
 
     @property
     def turn(self) -> int:
-        """The rotation in quarters, under its old name."""
+        """The rotation in units of 90°, under its old name."""
         renamed("turn", "rotation")
         return self.rotation // 90
 
@@ -70,7 +70,7 @@ class View:
 
     @classmethod
     def parse(cls, text: str) -> View:
-        """Read a name: ``plain``, or several of ``flip``, ``both``, ``rotate-90``, ``zoom-0.8`` with commas between."""
+        """Read a name: ``plain``, or several of ``flip``, ``both``, ``rotate-90``, ``zoom-0.8``, with commas."""
         view = cls()
         for word in (part.strip() for part in view_of_today(text).split(",")):
             if word == "plain":
@@ -78,7 +78,7 @@ class View:
             found = _WORDS.fullmatch(word)
             if found is None:
                 known = "plain, flip, both, rotate-90, rotate-180, rotate-270, zoom-0.8"
-                raise ValueError(f"unknown view {text!r}: expected {known}, or several with commas between")
+                raise ValueError(f"unknown view {text!r}: expected {known}, or several, separated by commas")
             rotation, flip, zoom, both = (found[name] for name in ("rotation", "flip", "zoom", "both"))
             rotation, zoom = int(rotation or view.rotation), float(zoom or view.zoom)
             view = cls(rotation, bool(flip) or view.flip, zoom, bool(both) or view.both)
@@ -127,7 +127,7 @@ def get_views(views: Sequence[str | View]) -> tuple[View, ...]:
 
 
 def view_of_today(name: str) -> str:
-    """Return the name of a view, of a network's too, in the words of today; a warning tells of old ones.
+    """Return the name of a view, of a network's too, in today's words, with a warning for old ones.
 
     >>> view_of_today("network 1: both, rotate-90")
     'network 1: both, rotate-90'

@@ -28,6 +28,7 @@ from helpers_sweep import (
     alive,
     bases_from,
     command,
+    first_model_fuser,
     numbers,
     runs_of,
     said,
@@ -161,6 +162,28 @@ def test_a_base_that_fails_fails_its_runs_alone(tmp_path: Path, monkeypatch: pyt
     assert result.exit_code == 1 and [run["status"] for run in runs] == ["done", "done", "failed", "failed"]
     assert "its base session failed: training the base session" in runs[2]["error"]
     assert "prototypes, vote; lr 1e+30; 2 runs:" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_workers_know_methods_from_outside(whole: Path, tmp_path: Path) -> None:
+    text = SMALL.replace("[prototypes, arithmetic, log-pool]", "[first, prototypes]")
+    out = bases_from(whole, tmp_path / "out")
+    with first_model_fuser():
+        result = command(written(tmp_path, text), "--out", out, "--jobs", 2)
+    assert result.exit_code == 0, result.output
+    found, expected = numbers(out), numbers(whole)
+    assert len(found) == 8 and all(found[which] == expected[which] for which in found if which[0] == "prototypes")
+
+
+def test_what_a_method_from_outside_left_is_of_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker of a run may not have the source of what it adopts: the plan's folders must tell codes apart."""
+    text, folders = SMALL.replace("log-pool", "first"), []
+    for code in ("a", "b"):
+        monkeypatch.setattr("faverage.experiment.sweep.plan.record_code", lambda method, code=code: code)
+        with first_model_fuser():
+            folders.append({task.method: task for task in Plan.read(written(tmp_path, text)).runs})
+    one, two = folders
+    assert one["first"].folder != two["first"].folder and one["arithmetic"].folder == two["arithmetic"].folder
+    assert one["first"].shared == two["first"].shared
 
 
 def test_a_worker_elsewhere_says_that_it_does_not_see_the_folder(tmp_path: Path) -> None:

@@ -12,7 +12,18 @@ from faverage.experiment import ConfigError
 from faverage.experiment.sweep import Plan, engines
 from faverage.experiment.sweep.engines import EngineLost
 from faverage.experiment.sweep.work import mark
-from helpers_sweep import TROUBLE, bases_from, command, numbers, runs_of, said, troubled, written
+from helpers_sweep import (
+    SMALL,
+    TROUBLE,
+    bases_from,
+    command,
+    first_model_fuser,
+    numbers,
+    runs_of,
+    said,
+    troubled,
+    written,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +72,13 @@ def test_a_run_that_kills_all_its_workers_ends_as_failed(
     del expected[poison], expected[broken]
     found = numbers(out)
     assert {which: found[which] for which in expected} == expected
+
+
+def test_workers_know_methods_from_outside(workers: Any, whole: Path, tmp_path: Path) -> None:
+    file, out = written(tmp_path, SMALL.replace("prototypes", "first")), bases_from(whole, tmp_path / "out")
+    with first_model_fuser():
+        result = command(file, "--out", out, "--engine", "dask", "--scheduler", workers.scheduler_address)
+    assert result.exit_code == 0 and len(runs_of(out)) == 12, result.output
 
 
 def test_workers_must_see_the_folder_and_have_the_same_versions(workers: Any, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def load_cifar100(request: Request) -> Benchmark:
 
 
 def read_part(path: Path, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images (n, 32, 32, 3) and labels (n,) of the training or test part."""
+    """Images ``(n, 32, 32, 3)`` and labels ``(n,)`` of the training or test part."""
     content = read_pickle(path)
     data, labels = content.get("data"), content.get("fine_labels")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3 * SIDE * SIDE,):

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from faverage.experiment.code import sweep_code
 from faverage.experiment.config import ConfigError
 from faverage.experiment.run import versions
 from faverage.experiment.sweep.work import Outcome, marked
+from faverage.registry import adopt, outside
 
 __all__ = ["Dask", "Engine", "EngineLost", "Loky", "Work"]
 
@@ -65,7 +67,7 @@ class Loky:
 
     def start(self, key: str, work: Work) -> None:
         """Start a task in a free process; one that was killed while it had nothing to do is replaced."""
-        place = self._free.pop()
+        place, work = self._free.pop(), partial(_elsewhere, outside(), work)
         try:
             future = self._pool(place).submit(work)
         except RuntimeError:  # broken
@@ -104,6 +106,12 @@ class Loky:
         pool, self._pools[place] = self._pools[place], None
         if pool is not None:
             pool.shutdown(kill_workers=True)
+
+
+def _elsewhere(registered: list[Any], work: Work) -> Outcome:
+    """Do a task in another process, where what was registered from outside the package is not known yet."""
+    adopt(registered)
+    return work()
 
 
 def _broken(error: BaseException) -> bool:
@@ -180,7 +188,8 @@ class Dask:
     def start(self, key: str, work: Work) -> None:
         """Hand a task to the scheduler."""
         name = f"faverage-{key}-{uuid.uuid4().hex[:8]}"
-        self._futures[key] = future = self._client.submit(work, key=name, pure=False, retries=0)
+        there = partial(_elsewhere, outside(), work)
+        self._futures[key] = future = self._client.submit(there, key=name, pure=False, retries=0)
         future.add_done_callback(lambda _: self._ended.put(key))
 
     def wait(self, seconds: float) -> list[tuple[str, Outcome]]:

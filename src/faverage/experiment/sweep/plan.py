@@ -14,6 +14,7 @@ from typing import Any, Literal
 from faverage.experiment.code import base_code, record_code
 from faverage.experiment.config import RIVAL_METHODS, SETTINGS, ConfigError, RunConfig, read_yaml
 from faverage.experiment.run import digest, versions
+from faverage.registry import outside
 
 __all__ = ["Cell", "Plan", "Task", "label_of", "value_of"]
 
@@ -162,16 +163,18 @@ def _tasks(
     names = _NOT_OF_RIVALS if rival else _OF_RIVALS
     unread = {name: _DEFAULTS[name] for name in names}
     recipe = {name: getattr(config, name) for name in _OF_RIVALS} if rival else {}
+    # a worker may not find the source of what it adopts, and then cannot tell what other code left in the folder
+    adopted = {"adopted": record_code(method)} if method in {name for _, name, _ in outside()} else {}
     for seed in config.seeds or (config.seed,):
         one = replace(config, **unread, methods=(method,), seed=seed, seeds=None, jobs=1)
         behind = {"versions": found, "code": base_code(config), "files": [content(path) for path in paths]}
-        folder = digest({**one.key(), **behind})
+        folder = digest({**one.key(), **behind, **adopted})
         needs = shared = None
         if config.features is None:
             early = replace(one, **{name: _DEFAULTS[name] for name in _LATE})
             if not rival:
                 early = replace(early, methods=("prototypes",))
-            shared = digest({**early.key(), **behind})
+            shared = digest({**early.key(), **behind, **(adopted if rival else {})})
             said = {"work": shared, "spare": config.draws > 1, "rival": rival and method, **recipe}
             needs = f"base-{digest(said)}"
             if early.tensorboard is not None:

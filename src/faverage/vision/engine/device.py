@@ -94,7 +94,7 @@ def check_images(images: Any) -> None:
 
 
 def check_indices(indices: Any, n: int) -> Array:
-    """Return ``indices`` as int64 rows of n images; all of them if None."""
+    """Return ``indices`` ``(m,)`` as int64 rows of n images; all of them if None."""
     if indices is None:
         return np.arange(n)
     rows = np.asarray(indices)
@@ -106,7 +106,7 @@ def check_indices(indices: Any, n: int) -> Array:
 
 
 def fingerprint_images(images: Array | Shards, rows: Array) -> str:
-    """Return a hash of the chosen images, of every byte."""
+    """Return a hash of the ``rows`` ``(m,)`` of images ``(n, S, S, 3)``, of every byte."""
     digest = hashlib.blake2b(repr((images.shape[1:], len(rows))).encode(), digest_size=16)
     for start in range(0, len(rows), _CHUNK):
         digest.update(np.ascontiguousarray(images[rows[start : start + _CHUNK]]).data)
@@ -114,7 +114,7 @@ def fingerprint_images(images: Array | Shards, rows: Array) -> str:
 
 
 def fingerprint_array(array: Array) -> str:
-    """Return a hash of a small array."""
+    """Return a hash of a small array of any shape."""
     return hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).hexdigest()
 
 
@@ -132,7 +132,7 @@ class Store:
 
     Args:
         images: uint8 ``(n, S, S, 3)``.
-        rows: which of them, in which order; row 0 of the store is ``images[rows[0]]``.
+        rows: ``(m,)``, which of them, in which order; row 0 of the store is ``images[rows[0]]``.
         device: where the gathered batches go.
     """
 

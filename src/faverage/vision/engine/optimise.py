@@ -113,7 +113,7 @@ def train_network(
         network: with its loss.
         images: uint8 ``(n, S, S, 3)``, may be a memory map. On a GPU they are uploaded whole, if they fit.
         labels: ``(n,)``, whole numbers from 0.
-        indices: rows to train on; by default all.
+        indices: ``(m,)``, rows to train on; by default all.
         epochs: passes over the images.
         batch_size: images a step.
         lr: learning rate at the start.
@@ -136,7 +136,7 @@ def train_network(
         channels_last: whether to lay out weights and activations channels last; ``auto``: on a GPU.
         describe: what else a checkpoint should be compared by.
         team: the processes that share each batch; by default this one alone. How many they are does not change the
-            result but for rounding: ``batch_size`` and ``lr`` are those of the whole batch, batch norm sees all of it.
+            result except for rounding: ``batch_size`` and ``lr`` are those of the whole batch, as batch norm sees it.
             The first one reads and writes the checkpoint. Steps of a team are neither compiled nor captured.
 
     Raises:
@@ -225,7 +225,7 @@ def train_network(
 
 
 def check_labels(labels: Any, n: int) -> Array:
-    """Return n labels as int64, none negative."""
+    """Return labels ``(n,)`` as int64, or raise ValueError."""
     found = np.asarray(labels)
     if found.shape != (n,) or found.dtype.kind not in "iu":
         raise ValueError(f"labels must be {n} whole numbers, one an image; got {found.dtype} of shape {found.shape}")

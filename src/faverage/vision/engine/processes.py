@@ -1,4 +1,4 @@
-"""Several processes that work on one thing: who is who, what they tell each other, and batch norm over all of them.
+"""Several processes that share one job: their ranks, what they exchange, and batch norm over all of them.
 
 ``Team`` is one process alone, and needs nothing. ``join`` makes a team of several with Lightning Fabric, which starts
 the processes itself, or finds those that torchrun or Slurm started.
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class OtherFailed(RuntimeError):
-    """The first process of a team failed, and said why; this one has nothing to add."""
+    """The first process of a team failed, and gave the reason; this one adds none."""
 
 
 class Team:
@@ -43,7 +43,7 @@ class Team:
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes and speaks."""
+        """Whether this process is the one that writes files and messages."""
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> Callable[..., Any]:
@@ -51,18 +51,18 @@ class Team:
         return module
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradients of a wrapped module."""
+        """Compute the gradients of a wrapped module from its loss ``()``."""
         loss.backward()
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """Return the mean over all processes; gradients flow through it."""
+        """Return the mean of a tensor of any shape over all processes; gradients flow through it."""
         return tensor
 
     def add_(self, tensor: Tensor) -> None:
-        """Sum over all processes, in place."""
+        """Sum a tensor of any shape over all processes, in place."""
 
     def copy_(self, tensors: Iterable[Tensor]) -> None:
-        """Give all processes what the first one has, in place."""
+        """Give all processes the tensors, of any shapes, of the first one, in place."""
 
     def tell(self, value: T) -> T:
         """Return the first process's value."""
@@ -80,7 +80,7 @@ class Team:
         return work()
 
     def close(self) -> None:
-        """Part from the others."""
+        """Leave the team."""
 
 
 class Ranks(Team):
@@ -100,20 +100,20 @@ class Ranks(Team):
         return wrapped
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradients of a wrapped module."""
+        """Compute the gradients of a wrapped module from its loss ``()``."""
         self.fabric.backward(loss)
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """Return the mean over all processes; gradients flow through it."""
+        """Return the mean of a tensor of any shape over all processes; gradients flow through it."""
         summed: Tensor = _Sum.apply(tensor)  # type: ignore[no-untyped-call]
         return summed / self.size
 
     def add_(self, tensor: Tensor) -> None:
-        """Sum over all processes, in place."""
+        """Sum a tensor of any shape over all processes, in place."""
         torch.distributed.all_reduce(tensor)
 
     def copy_(self, tensors: Iterable[Tensor]) -> None:
-        """Give all processes what the first one has, in place."""
+        """Give all processes the tensors, of any shapes, of the first one, in place."""
         for tensor in tensors:
             torch.distributed.broadcast(tensor, 0)
 
@@ -140,7 +140,7 @@ class Ranks(Team):
         return result
 
     def close(self) -> None:
-        """Part from the others."""
+        """Leave the team."""
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 

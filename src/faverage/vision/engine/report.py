@@ -85,4 +85,4 @@ def _summary_writer(folder: str | Path) -> Any:
     check_tensorboard(folder)
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(folder), purge_step=1)  # what an earlier, interrupted run wrote there counts no more
+    return SummaryWriter(str(folder), purge_step=1)  # drops what an earlier, interrupted run wrote there

@@ -32,19 +32,25 @@ class Trainable(nn.Module):
     extras = 0
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> Any:
-        """Compute what is costly, from normalised images ``(b, 3, s, s)``; in bfloat16 where that pays."""
+        """Compute what is costly, in bfloat16 where that pays.
+
+        Args:
+            images: normalised, ``(b, 3, s, s)``.
+            labels: ``(b,)``.
+            extra: ``(b, extras)``, see ``draw``.
+        """
         raise NotImplementedError
 
     def loss(self, embedded: Any, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss, and how many images were classified right, of what ``embed`` gave; in float32."""
+        """Return the loss and the number of right answers, ``()`` each, from what ``embed`` gave, in float32."""
         raise NotImplementedError
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
-        """Return random numbers ``(n, extras)`` for n images, on the generator's device; by default even in [0, 1)."""
+        """Return random numbers ``(n, extras)`` for n images, on the generator's device; uniform in [0, 1)."""
         return torch.rand(n, self.extras, generator=generator, device=generator.device)
 
     def order(self, labels: NDArray[Any], batch_size: int, rng: np.random.Generator) -> NDArray[Any] | None:
-        """Return the rows of every batch of an epoch, ``(steps, b)``; None: all rows in random order."""
+        """Return the rows of every batch of an epoch, ``(steps, b)``, of labels ``(n,)``; None: all in random order."""
         return None
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
@@ -80,7 +86,10 @@ class Objective(nn.Module):
         self.network, self.augment, self.device, self.dtype, self.layout = network, augment, device, dtype, layout
 
     def forward(self, batch: Tensor, labels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss, and how many of the ``(b, S, S, 3)`` images were classified right."""
+        """Return the mean loss, and how many of the images ``(b, S, S, 3)`` were classified right, ``()`` each.
+
+        ``labels`` are ``(b,)``, ``noise`` is ``(b, 8 + extras)``.
+        """
         images = self.augment(batch, noise[:, : Augment.NOISE]).contiguous(memory_format=self.layout)
         extra = noise[:, Augment.NOISE :]
         with autocast(self.device, self.dtype):
@@ -103,7 +112,7 @@ class Step:
         batch: uint8 ``(b, S, S, 3)``.
         labels: int64 ``(b,)``.
         noise: ``(b, 8 + extras)``, see ``Augment`` and ``Trainable``.
-        lr: the learning rate, a tensor, so that a captured step sees its changes.
+        lr: the learning rate, ``()``, a tensor, so that a captured step sees its changes.
         totals: ``(2,)``, sums of loss x images and of right answers since it was last zeroed.
         variant: ``plain``, ``compiled``, ``captured`` or ``compiled+captured``.
     """
@@ -159,14 +168,14 @@ class Step:
         self.totals += torch.stack([loss.detach().float() * len(self.labels), right.float()])
 
     def state(self) -> dict[str, Tensor]:
-        """Return every tensor that a step changes, by name: weights, running statistics, momentum."""
+        """Return every tensor, of any shape, that a step changes, by name: weights, running statistics, momentum."""
         return {
             **self.network.state_dict(),
             **{f"momentum.{name}": tensor for name, tensor in self.momentum.items()},
         }
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Copy what ``state`` gave back into place."""
+        """Copy what ``state`` gave, tensors of any shapes, back into place."""
         state = self.state()
         if state.keys() != tensors.keys():
             raise ValueError(f"the state does not fit: {sorted(state.keys() ^ tensors.keys())[:5]}")
