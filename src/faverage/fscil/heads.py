@@ -208,11 +208,15 @@ class RidgeHead:
 
     def scores(self, views: Sequence[Array]) -> Array:
         """Return probabilities ``(n, N)`` for features ``(n, d_v)`` of each view."""
-        return softmax(self.temperature * (side_by_side(views) @ self.weight.T + self.bias))
+        return softmax(self.temperature * self.outputs(views))
+
+    def outputs(self, views: Sequence[Array]) -> Array:
+        """Return W z + b ``(n, N)``: about 1 for the class of an example, and 0 for the others."""
+        return np.asarray(side_by_side(views) @ self.weight.T + self.bias)
 
 
 def fit_ridge(views: Sequence[Array], labels: Array, n_classes: int, penalty: float) -> tuple[RidgeHead, Array]:
-    """Return the head, and the probabilities ``(n, N)`` of each example by the head that is fitted without it.
+    """Return the head, and the outputs ``(n, N)`` for each example of the head that is fitted without it.
 
     Args:
         views: features ``(n, d_v)`` of each view.
@@ -224,7 +228,7 @@ def fit_ridge(views: Sequence[Array], labels: Array, n_classes: int, penalty: fl
     counts = 1 / np.bincount(labels, minlength=n_classes)[labels]
     weight, bias, left_out = (_dual if len(z) <= z.shape[1] else _primal)(z, y, counts / counts.mean(), penalty)
     tau = best_temperature(left_out, labels, counts)
-    return RidgeHead(weight.astype(np.float32), bias.astype(np.float32), tau), softmax(tau * left_out)
+    return RidgeHead(weight.astype(np.float32), bias.astype(np.float32), tau), left_out.astype(np.float32)
 
 
 def side_by_side(views: Sequence[Array]) -> Array:

@@ -326,13 +326,7 @@ class FewShotLearner:
     def fuse(self, scores: Array) -> Array:
         """Return probabilities ``(n, N)`` of what ``member_scores`` gave."""
         state = self._need("the learner knows no class yet")
-        if self.fuser in ALONE:
-            return np.nan_to_num(scores[:, state.members.place("base" if self.fuser == ALONE[0] else "prototypes")])
-        if state.fuser is None:
-            if not state.known.shot.any():  # as long as nothing was taught, the base heads answer alone
-                scores = scores[:, [member.kind == "base" for member in state.members.members]]
-            return normalise(masked_mean(scores.astype(np.float64)))
-        return state.fuser.predict_proba(scores)
+        return _fuse(scores, self.fuser, state.members, state.fuser)
 
     def explain(self) -> Explanation:
         """Return which member is trusted for which class, and with which mean."""
@@ -405,7 +399,8 @@ class _State(NamedTuple):
             members.place("base" if learner.fuser == ALONE[0] else "prototypes")  # whether it is there
         elif fuser is None and len(members.members) > 1 and (known.shot.any() or not known.heads):
             fuser = cls._fit(learner, members)
-        return cls(known, members, fuser, Familiarity(members))
+        name = learner.fuser
+        return cls(known, members, fuser, Familiarity(members, lambda scores: _fuse(scores, name, members, fuser)))
 
     @staticmethod
     def _fit(learner: FewShotLearner, members: Members) -> Fuser | None:
@@ -428,6 +423,17 @@ class _State(NamedTuple):
         fuser.fit(scores, rehearsed.labels, rehearsed.weight)
         fuser.forget_rows()
         return fuser
+
+
+def _fuse(scores: Array, method: str | Fuser, members: Members, fuser: Fuser | None) -> Array:
+    """Return probabilities ``(n, N)`` of what members say, ``(n, K, N)``."""
+    if method in ALONE:
+        return np.nan_to_num(scores[:, members.place("base" if method == ALONE[0] else "prototypes")])
+    if fuser is not None:
+        return fuser.predict_proba(scores)
+    if members.known.heads and not members.known.shot.any():  # as long as nothing was taught, base heads answer alone
+        scores = scores[:, [member.kind == "base" for member in members.members]]
+    return normalise(masked_mean(scores.astype(np.float64)))
 
 
 def _heads_by_view(head: Any, views: Views) -> dict[str, LinearHead | CosineHead]:

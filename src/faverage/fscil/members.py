@@ -19,6 +19,7 @@ from faverage.fscil.heads import (
     learn_temperature,
 )
 from faverage.fscil.knowledge import Knowledge, Views
+from faverage.fusion.arrays import softmax
 
 __all__ = ["Member", "Members"]
 
@@ -146,10 +147,7 @@ class Members:
         for k, member in enumerate(self.members):
             head = member.head
             if isinstance(head, RidgeHead):
-                said = head.scores(list(views.values()))
-                if left_out is not None and self._ridge_left_out is not None:
-                    rows = left_out[0] >= 0
-                    said[rows] = self._ridge_left_out[left_out[0][rows]]
+                said = softmax(head.temperature * self.ridge_outputs(head, views, left_out))
             elif isinstance(head, PrototypeHead):
                 view = str(member.view)
                 own = None if left_out is None else self.own(view, left_out[0], member.classes, left_out[1])
@@ -161,6 +159,14 @@ class Members:
             else:
                 scores[:, k, member.classes] = said
         return scores
+
+    def ridge_outputs(self, head: RidgeHead, views: Views, left_out: tuple[Array, Array] | None = None) -> Array:
+        """Return the outputs ``(n, N)`` of the ridge regression; see ``scores`` for the arguments."""
+        outputs = head.outputs(list(views.values()))
+        if left_out is not None and self._ridge_left_out is not None:
+            rows = left_out[0] >= 0
+            outputs[rows] = self._ridge_left_out[left_out[0][rows]]
+        return outputs
 
     def _temperature(self, view: str, base: Array) -> float:
         known = self.known
