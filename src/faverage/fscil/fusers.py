@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from faverage.fscil.rehearsal import Rehearsal
@@ -23,7 +25,7 @@ class Method(NamedTuple):
     """
 
     fuser: str | Fuser
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = MappingProxyType({})
     rehearsal: Rehearsal = "left-out"
     members: Members = "views"
 

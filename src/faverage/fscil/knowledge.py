@@ -37,7 +37,7 @@ def as_views(X: ArrayLike | Mapping[str, ArrayLike], like: Mapping[str, int] | N
         given = {next(iter(like)) if like and len(like) == 1 else ONLY: np.asarray(X)}
     if not given:
         raise ValueError("X must have at least one view")
-    for name, x in given.items():
+    for x in given.values():
         if x.ndim != 2 or x.dtype.kind not in "fiub" or x.shape[1] == 0:
             more = "images need a backbone" if x.ndim == 4 else "one row an example"
             raise ValueError(f"features must be numbers of shape (n, d), got {x.dtype} {x.shape}; {more}")
@@ -180,7 +180,7 @@ class Knowledge:
     def others(self, view: str) -> Array:
         """Return for each kept example the prototype ``(n, d_v)`` of its class without it.
 
-        NaN where that is the usual one, for what was held out, and where there is none, for the only example of a class.
+        NaN where that is the usual one, for what was held out, and where there is none, for a single example.
         """
         total, behind = self._sums(view)
         z = unit(self.views[view])
@@ -277,8 +277,8 @@ class Knowledge:
         """
         if self.widths != other.widths:
             raise ValueError(
-                f"the learners have different views, {_told(self.widths)} and {_told(other.widths)}: only learners with "
-                "the same backbone and the same views share their examples"
+                f"the learners have different views, {_told(self.widths)} and {_told(other.widths)}: only learners "
+                "with the same backbone and the same views share their examples"
             )
         last = int(self.session.max(initial=0))
         session = {label: int(s) for label, s in zip(self.classes, self.session, strict=True)}

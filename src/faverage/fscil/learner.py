@@ -76,7 +76,7 @@ class FewShotLearner:
     Attributes:
         known: classes and examples, see ``faverage.fscil.knowledge``.
         members: the heads, see ``faverage.fscil.members``.
-        fitted: the fuser, or None where there is nothing to fuse: as long as nothing was taught, base heads answer alone.
+        fitted: the fuser; None where there is nothing to fuse: until something is taught, base heads answer alone.
 
     >>> rng = np.random.default_rng(0)
     >>> centres = rng.normal(size=(4, 16)) * 3
@@ -177,10 +177,10 @@ class FewShotLearner:
         Args:
             X: images, or features ``(n, d)``, by view where there are several.
             y: labels ``(n,)`` of any type.
-            head: W ``(C, d)`` and b ``(C,)`` of a linear head for the sorted classes, or a ``CosineHead``, by view where
-                there are several; by default linear ones are fitted.
-            prototypes: ``(C, d)``, means of normalised features of the sorted classes, likewise. X is then what was held
-                out: examples that neither head nor prototypes were made from.
+            head: W ``(C, d)`` and b ``(C,)`` of a linear head for the sorted classes, or a ``CosineHead``, by view
+                where there are several; by default linear ones are fitted.
+            prototypes: ``(C, d)``, means of normalised features of the sorted classes, likewise. X is then what was
+                held out: examples that neither head nor prototypes were made from.
         """
         labels = np.asarray(y)
         n = len(next(iter(X.values()))) if isinstance(X, Mapping) and X else len(np.asarray(X))  # type: ignore[arg-type]
@@ -234,7 +234,7 @@ class FewShotLearner:
         return self
 
     def forget(self, label: Any) -> Self:
-        """Forget a class: the learner is then as if it had never learned it, but for a backbone that was trained on it."""
+        """Forget a class, as if it had never been learned; only a backbone that was trained on it still knows it."""
         known = self._need("there is nothing to forget").known.without(label)
         self._change(known)
         return self
@@ -245,7 +245,7 @@ class FewShotLearner:
         return self
 
     def undo(self) -> Self:
-        """Go back to what was before the last change: ``fit_base``, ``learn_session``, ``forget``, ``rename``, ``merge``."""
+        """Go back to what was before the last change: a session, a base session, forget, rename or merge."""
         if not self._past:
             raise ValueError("there is nothing to undo")
         self._state = self._past.pop()

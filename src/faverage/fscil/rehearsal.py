@@ -116,9 +116,7 @@ class _Drawn:
             self.residuals[view] = apart
             self.length[view] = float(np.linalg.norm(x[rows if self.can else replaced], axis=1).mean())
 
-    def stand_ins(
-        self, c: int, shots: int, count: int, spread: float, rng: np.random.Generator
-    ) -> dict[str, Array]:
+    def stand_ins(self, c: int, shots: int, count: int, spread: float, rng: np.random.Generator) -> dict[str, Array]:
         """Return ``(count, d_v)`` of a class of so many shots, by view."""
         chosen = rng.integers(0, len(next(iter(self.residuals.values()))), (count, 1 + shots))
         found = {}

@@ -1,9 +1,9 @@
 """None of these: how usual an example would be for the classes that a learner knows.
 
-Two numbers tell strangers apart: how near the nearest class is, and how sure the answer. Each is standardised by what it
-is for the kept examples of known classes, every one of them left out of what it is compared with, and s is their sum.
-The familiarity of an example is then a conformal p-value: the share of kept examples, each class counting alike, that are
-no more usual than it,
+Two numbers tell strangers apart: how near the nearest class is, and how sure the answer. Each is standardised by what
+it is for the kept examples of known classes, every one of them left out of what it is compared with, and s is their
+sum. The familiarity of an example is then a conformal p-value: the share of kept examples, each class counting alike,
+that are no more usual than it,
 
     p = (Σ_i w_i [s_i ≤ s] + w̄) / (Σ_i w_i + w̄).
 
