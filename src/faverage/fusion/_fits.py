@@ -304,7 +304,7 @@ class Tied:
     """
 
     def __init__(self, x: Array, y: Array, known: Array, softening: float) -> None:
-        n, k, classes = x.shape
+        n, _, classes = x.shape
         self.known, self.softening = known, softening
         self.patterns, group = np.unique(known.T, axis=0, return_inverse=True)  # (G, K)
         self.group = group.ravel()  # (N,)
@@ -353,7 +353,7 @@ class Tied:
         return t
 
     def left_out(self, t: Array, weight: Array, shrink: float = 1.0) -> Array:
-        """Return the loss ``(n,)`` of every row under a fit without it, to first order: one Newton step away from ``t``."""
+        """Return the loss ``(n,)`` of every row under a fit without it, to first order: a Newton step from ``t``."""
         _, gradient, hessian = self._slopes(t, weight, shrink)
         free = ~((np.arange(len(t)) < self.cuts[-1]) & (t <= 0) & (gradient > 0))
         logits = self._logits(t)

@@ -282,7 +282,7 @@ def _held_out(
 ) -> dict[str, float]:
     """Return the summed loss of each candidate on rows that it was not fitted on; ``every``: the fits to all rows.
 
-    Tied ones among themselves are compared row by row, each left out to first order: as good as folds, and much cheaper.
+    Tied ones among themselves are compared row by row, each left out to first order: as good as folds, and cheaper.
     """
     fold = folds_of(y, n_folds)
     total = dict.fromkeys(every, 0.0)

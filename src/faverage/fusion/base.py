@@ -163,7 +163,7 @@ class Fuser:
         return {}
 
     def forget_rows(self) -> None:
-        """Drop the sample of training rows that ``partial_fit`` needs: the fuser is then smaller, and learned enough."""
+        """Drop the sample of training rows that ``partial_fit`` needs, so that the file is smaller."""
         self._kept = None
 
     def save(self, path: str | Path) -> Path:
