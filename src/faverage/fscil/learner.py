@@ -19,6 +19,7 @@ from faverage.fscil.knowledge import Knowledge, Views, as_views
 from faverage.fscil.members import Members
 from faverage.fscil.rehearsal import Rehearsal, rehearse
 from faverage.fscil.unknown import Familiarity
+from faverage.fscil.why import Why, reasons
 from faverage.fusion import Fuser
 from faverage.fusion.align import Padding
 from faverage.fusion.arrays import masked_mean, normalise
@@ -304,6 +305,17 @@ class FewShotLearner:
 
     def _familiarity(self, views: Views) -> Array:
         return self._need("no class is known yet").familiarity.of(views)
+
+    def usualness(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Array:
+        """Return the number ``(n,)`` that ``familiarity`` ranks: about 0 for known classes, lower for strangers."""
+        return self._need("no class is known yet").familiarity.usualness(self.features(X))
+
+    def why(self, X: ArrayLike | Mapping[str, ArrayLike], *, neighbours: int = 5) -> list[Why]:
+        """Return for each example why it has its answer; see ``faverage.fscil.why``."""
+        views = self.features(X)
+        state = self._need("no class is known yet")
+        fused = self.fuse(state.members.scores(views))
+        return reasons(state.members, state.fuser, views, fused, state.familiarity.of(views), neighbours)
 
     def member_scores(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Array:
         """Return what each member says: ``(n, K, N)``, NaN for classes that it does not know."""

@@ -45,6 +45,7 @@ _UNIT = {
 _LOG_T_PRIOR = 10.0
 _LEAST_SHARE = 1e-4  # a fit that starts from another takes smaller weights for this: from 0 there is no way back
 _NEWTON_STEPS = 30
+_CLOSE = 1e-6  # relative decrease of the loss that is not worth another step
 _EPS = 1e-12  # eps of the geometric mean of softened members; log of the member "never"
 
 
@@ -218,6 +219,17 @@ class LinearFit:
             return log_softmax(logs.reshape(len(x), -1) @ self.weights.T + self.bias)
         return log_softmax(np.einsum("nkc,ck->nc", logs, self.weights) + self.bias)
 
+    def contributions(self, x: Array, first: Array, second: Array) -> Array | None:
+        """Return what each model adds to the log-odds of one class over another, ``(n, K)``, for the rows of x.
+
+        None for the full structure, where a model speaks for a class with its scores of all others.
+        """
+        if self.structure == "full":
+            return None
+        rows, logs = np.arange(len(x)), np.log(soften(x, self.softenings))
+        found = logs[rows, :, first] * self.weights[first] - logs[rows, :, second] * self.weights[second]
+        return np.asarray(found.reshape(len(x), len(self.softenings), -1).sum(1))
+
     @classmethod
     def read(cls, parts: dict[str, Any], n_models: int, n_classes: int) -> LinearFit:
         """Return the fit whose parts come from a file, or raise ValueError."""
@@ -333,23 +345,22 @@ class Tied:
         size = self.cuts[-1]
         t = self.start.copy() if warm is None else warm.copy()
         bounded = np.arange(len(t)) < size
-        loss, gradient, hessian = self._slopes(t, weight, shrink)
         for _ in range(_NEWTON_STEPS):
+            loss, gradient, hessian = self._slopes(t, weight, shrink)
             free = ~(bounded & (t <= 0) & (gradient > 0))
             step = np.zeros_like(t)
             step[free] = -np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
-            for length in 0.5 ** np.arange(12):
+            if -float(gradient @ step) <= _CLOSE * loss:
+                break
+            for length in (1.0, 0.5, 0.25, 0.1, 0.01):
                 new = t + length * step
                 new[bounded] = np.maximum(new[bounded], 0.0)
-                found = self._slopes(new, weight, shrink)
-                if found[0] <= loss + 1e-4 * float(gradient @ (new - t)):
+                away = new - self.start
+                if float(weight @ self.losses(new)) + shrink / 2 * float(away @ away) < loss:
                     break
             else:
                 break  # as low as single precision sees
-            better = loss - found[0]
-            t, (loss, gradient, hessian) = new, found
-            if better <= 1e-7 * abs(loss):
-                break
+            t = new
         return t
 
     def left_out(self, t: Array, weight: Array, shrink: float = 1.0) -> Array:
