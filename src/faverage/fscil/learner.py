@@ -47,8 +47,8 @@ class FewShotLearner:
 
     Args:
         backbone: None: X are features. Otherwise X are images, uint8 ``(n, S, S, 3)``, and this is a name of
-            ``faverage.vision.backbone_names`` (``fit_base`` trains it), a module or a ``BaseModel`` (used as they
-            are), or any function from X to features.
+            ``faverage.vision.pretrained_names`` (ready to use) or ``backbone_names`` (``fit_base`` trains it), a
+            module or a ``BaseModel`` (used as they are), or any function from X to features.
         fuser: ``afa``; ``afa-paper``, full matrices, a head a session and rehearsal of the shots, the paper to the
             letter; ``prototypes`` (of the first view) and ``no-fine-tuning`` (its base head), a member alone; any fuser
             of ``faverage.fusion`` by name, or a fuser.
