@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from faverage.experiment import RunConfig
-from faverage.experiment.ready import file_views
 from faverage.experiment.sweep.plan import Plan
+from faverage.features import file_views
 from faverage.fscil import FewShotLearner
 from faverage.storage import read_tensors, write_tensors
 from faverage.vision import BaseModel, View, get_views, rotation_heads, train_base, turn_heads

@@ -89,8 +89,13 @@ def _joined(config: RunConfig, seen: Sequence[FeatureSet]) -> FeatureSet:
 
     pairs = zip(config.networks, seen, strict=False)
     networks = [{**(one.base or {}), "settings": network} for network, one in pairs]
-    by_view = {name: of_all(name) for name in ("views", "prototypes", "heads")}
-    return replace(seen[0], **by_view, networks=networks or None)
+    return replace(
+        seen[0],
+        views=of_all("views"),
+        prototypes=of_all("prototypes"),
+        heads=of_all("heads"),
+        networks=networks or None,
+    )
 
 
 def _see(

@@ -51,11 +51,14 @@ def sweep_code() -> str:
 
 
 def _modules(method: str) -> list[str]:
-    from faverage.fscil.fusers import METHODS
+    from faverage.fscil.fusers import method_of
     from faverage.fusion import FUSERS
     from faverage.rivals import RIVALS
 
     if method in RIVALS:
         return ["faverage.experiment.rivals", RIVALS[method].__module__]
-    fuser = METHODS[method][0] if method in METHODS else method
-    return ["faverage.experiment.fusers", *([FUSERS[fuser].__module__] if fuser in FUSERS else [])]
+    fuser = method_of(method).fuser
+    return [
+        "faverage.experiment.fusers",
+        *([FUSERS[fuser].__module__] if isinstance(fuser, str) and fuser in FUSERS else []),
+    ]
