@@ -98,7 +98,8 @@ def test_members_of_the_explanation_are_named_and_rivals_keep_to_the_run(tmp_pat
     results = done(text, tmp_path / "out")
     assert results["methods"]["lucir"]["base"]["recipe"]["base"]["epochs"] == 1
     assert results["methods"]["afa"]["explanation"]["heads"] == [
-        *("network 1: plain, base", "network 1: plain", "network 2: plain, base", "network 2: plain", "ridge"),
+        *("network 1: plain, base head", "network 1: plain, prototypes"),
+        *("network 2: plain, base head", "network 2: plain, prototypes", "ridge"),
     ]
 
 

@@ -2,18 +2,19 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from faverage.experiment import ConfigError, RunConfig
+from faverage.experiment import ConfigError, RunConfig, run_method
 from faverage.experiment.recipes import BEST
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.work import mark
 from faverage.features import FeatureSet, file_views
-from faverage.fscil import CosineHead
+from faverage.fscil import CosineHead, FewShotLearner
 from helpers_features import BASE, VIEWS, D, made, plain
 from helpers_run import command, numbers, said
 
@@ -243,3 +244,30 @@ def test_a_sweep_over_views_of_a_file(tmp_path: Path) -> None:
     outcomes = [work.carry_out(task, tmp_path, token) for task in plan.tasks.values()]
     assert [outcome.error for outcome in outcomes] == ["", ""]
     assert outcomes[0].record["sessions"] != outcomes[1].record["sessions"]
+
+
+def test_members_are_those_of_the_settings_and_of_the_method(tmp_path: Path) -> None:
+    config = built("seed: 0", tmp_path, features=str(made(tmp_path / "f.npz")))
+    features = FeatureSet.load(tmp_path / "f.npz")
+    sessions = replace(config, members="sessions")
+    heads = {
+        (one.members, method): run_method(method, features, one)["explanation"]["heads"]
+        for one in (config, sessions)
+        for method in ("afa", "afa-paper")
+    }
+    by_view = [f"{view}, {head}" for view in VIEWS for head in ("base head", "prototypes")]
+    by_session = [f"{view}, {head}" for view in VIEWS for head in ("base head", "session 1")]
+    assert heads["views", "afa"] == [*by_view, "ridge"] and heads["sessions", "afa"] == by_session
+    assert heads["views", "afa-paper"] == heads["sessions", "afa-paper"] == by_session
+    for method in ("prototypes", "no-fine-tuning"):  # one member alone, whatever the others are
+        one, other = (run_method(method, features, c)["sessions"] for c in (config, sessions))
+        assert [s["f1"] for s in one] == [s["f1"] for s in other]
+    with pytest.raises(ConfigError, match="members must be 'views' or 'sessions', got 'heads'"):
+        built("members: heads", tmp_path)
+
+
+def test_rehearsal_in_a_run_is_that_of_the_learner() -> None:
+    usual, learner = RunConfig(), FewShotLearner()
+    for name in ("stand_ins", "spread", "balance", "calibration", "temperature", "threshold"):
+        assert getattr(usual, name) == getattr(learner, name), name
+    assert usual.balance == 1.5

@@ -41,3 +41,11 @@ def test_paired_comparison_is_that_of_a_paired_t_test() -> None:
     assert (last["low"], last["high"]) == (pytest.approx(wanted.low), pytest.approx(wanted.high))
     assert last["difference"] == pytest.approx(np.mean(np.subtract(ours, theirs))) and last["wins"] == 3
     assert compare(runs[:1], "afa") == [] and compare(runs, "none") == []
+
+
+def test_what_was_chosen_is_averaged_over_repeats() -> None:
+    runs = [repeat(0, afa=0.5, vote=0.4), repeat(1, afa=0.6, vote=0.4)]
+    for run, chosen in zip(runs, ({"a": 1.0}, {"a": 0.4, "b": 0.6}), strict=True):
+        run["methods"]["afa"]["chosen"] = chosen
+    both = combine(runs)
+    assert both["afa"]["chosen"] == pytest.approx({"a": 0.7, "b": 0.3}) and "chosen" not in both["vote"]
