@@ -285,14 +285,15 @@ class FewShotLearner:
             unknown: answer None where no class fits; it is the share of examples of known classes that may be answered
                 so, as 0.05. ``familiarity`` returns the number behind it.
         """
-        views = self.features(X)
-        labels = np.empty(len(self.classes), dtype=object)
-        labels[:] = self.classes
-        found = labels[self.fuse(self.scores_of(views)).argmax(1)] if len(labels) else labels
-        if unknown is None:
-            return np.array(found.tolist())
-        if not 0 < unknown < 1:
+        known = self._need("the learner knows no class yet").known
+        if unknown is not None and not 0 < unknown < 1:
             raise ValueError(f"unknown must be a rate between 0 and 1, such as 0.05, got {unknown!r}")
+        views = self.features(X)
+        labels = np.empty(len(known.classes), dtype=object)
+        labels[:] = known.classes
+        found: Array = labels[self.fuse(self.scores_of(views)).argmax(1)]
+        if unknown is None:  # as numpy would hold all labels, whichever are found; labels of several types as they are
+            return found.astype(np.array(known.classes).dtype) if len(set(map(type, known.classes))) == 1 else found
         found[self._familiarity(views) <= unknown] = None
         return found
 
