@@ -6,7 +6,7 @@ a change that fails leaves everything as it was, and the one before is there to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -265,6 +265,8 @@ class Knowledge:
     def renamed(self, label: Any, new: Any) -> Knowledge:
         """Return the same with another label for a class."""
         c = self.number(label)
+        if not isinstance(new, Hashable) or new != new:
+            raise ValueError(f"a label must be a text, a number or the like, got {new!r}")
         if new in self.classes and new != label:
             raise ValueError(f"class {new!r} is known already: forget it first, or choose another name")
         return replace(self, classes=(*self.classes[:c], new, *self.classes[c + 1 :]))

@@ -183,8 +183,9 @@ class FewShotLearner:
             prototypes: ``(C, d)``, means of normalised features of the sorted classes, likewise. X is then what was
                 held out: examples that neither head nor prototypes were made from.
         """
-        labels = np.asarray(y)
-        n = len(next(iter(X.values()))) if isinstance(X, Mapping) and X else len(np.asarray(X))  # type: ignore[arg-type]
+        labels = _labels(y)
+        first = next(iter(X.values()), ()) if isinstance(X, Mapping) else X
+        n = len(np.atleast_1d(np.asarray(first)))
         classes, numbers = np.unique(labels, return_inverse=True)
         if n != len(labels) or len(classes) < 2:
             raise ValueError(
@@ -223,7 +224,7 @@ class FewShotLearner:
 
         No base session is needed: a learner may begin here.
         """
-        labels = np.asarray(y)
+        labels = _labels(y)
         if len(labels) == 0:
             raise ValueError("learn_session got no examples: give at least one of each class")
         views = self.features(X)
@@ -447,6 +448,16 @@ def _fuse(scores: Array, method: str | Fuser, members: Members, fuser: Fuser | N
     if members.known.heads and not members.known.shot.any():  # as long as nothing was taught, base heads answer alone
         scores = scores[:, [member.kind == "base" for member in members.members]]
     return normalise(masked_mean(scores.astype(np.float64)))
+
+
+def _labels(y: Any) -> Array:
+    """Return labels ``(n,)``; ValueError where they are none."""
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise ValueError(f"y must be a list of labels, one an example, got an array of shape {labels.shape}")
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise ValueError("y has labels that are NaN: give every example the label of its class")
+    return labels
 
 
 def _heads_by_view(head: Any, views: Views) -> dict[str, LinearHead | CosineHead]:
