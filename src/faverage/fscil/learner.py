@@ -403,7 +403,7 @@ class _State(NamedTuple):
         method = method_of(learner.fuser)
         members = Members(
             known,
-            learner.members_kind or method.members,
+            "views" if learner.fuser in ALONE else learner.members_kind or method.members,
             calibration=learner.calibration,
             temperature=learner.temperature,
             ridge=None if learner.fuser in ALONE else learner.ridge,
