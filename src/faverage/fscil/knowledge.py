@@ -7,6 +7,7 @@ a change that fails leaves everything as it was, and the one before is there to 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,6 +143,11 @@ class Knowledge:
                     f"head and prototypes must have {n_base} rows of {shape[1]} numbers, one a class, got {found[0]} "
                     f"and {found[1]}"
                 )
+            numbers = [value for value in vars(heads[view]).values() if isinstance(value, np.ndarray)]
+            if any(value.shape not in (shape, shape[:1]) for value in numbers):
+                raise ValueError(f"head must have {n_base} biases, got {numbers[-1].shape}")
+            if not all(np.isfinite(value).all() for value in numbers):
+                raise ValueError("head must be made of finite numbers")
         behind = _BEHIND * np.bincount(labels, minlength=n_base) if counts is None else np.asarray(counts)
         return cls(
             tuple(classes),
@@ -149,9 +155,9 @@ class Knowledge:
             dict(held_out),
             np.asarray(labels, dtype=np.int64),
             np.zeros(len(labels), dtype=bool),
-            {view: np.asarray(prototypes[view], dtype=np.float32) for view in held_out},
+            {view: np.array(prototypes[view], dtype=np.float32) for view in held_out},  # not what a caller may change
             behind.astype(np.int64),
-            tuple(BaseHead(view, heads[view], np.arange(n_base)) for view in held_out),
+            tuple(BaseHead(view, deepcopy(heads[view]), np.arange(n_base)) for view in held_out),
         )
 
     @property
