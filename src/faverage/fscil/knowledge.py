@@ -233,12 +233,12 @@ class Knowledge:
         return both
 
     def _check_twins(self) -> None:
-        """Raise ValueError where the same example has two labels."""
+        """Raise ValueError where a shot has two labels, or was held out from the base session under another."""
         seen: dict[bytes, int] = {}
-        for i in np.flatnonzero(self.shot):
+        for i in np.argsort(self.shot, kind="stable"):  # what was held out comes first
             c = int(self.labels[i])
-            first = seen.setdefault(b"".join(x[i].tobytes() for x in self.views.values()), c)
-            if first != c:
+            first = seen.setdefault(b"".join((x[i] + 0.0).tobytes() for x in self.views.values()), c)  # -0 is 0
+            if first != c and self.shot[i]:
                 raise ValueError(
                     f"an example of {self.classes[c]!r} is the same as one of {self.classes[first]!r}: an example has "
                     "one label; leave it out, or forget the other class first"
