@@ -49,9 +49,7 @@ def views_of(
     return views, y
 
 
-def taught_views(
-    noise: tuple[float, ...] = (1.0, 1.0), widths: tuple[int, ...] = (), **options: Any
-) -> FewShotLearner:
+def taught_views(noise: tuple[float, ...] = (1.0, 1.0), widths: tuple[int, ...] = (), **options: Any) -> FewShotLearner:
     """A learner of several views, with four base classes and two sessions of two."""
     learner = FewShotLearner(**options).fit_base(*views_of([0, 1, 2, 3], 90, 0, noise, widths))
     for k, new in enumerate(([4, 5], [6, 7])):
