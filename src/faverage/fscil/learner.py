@@ -268,7 +268,10 @@ class FewShotLearner:
 
     def _change(self, known: Knowledge, *, refit: bool = True) -> None:
         """Replace what is known, and fit everything that follows from it; a failure changes nothing."""
-        new = _State.of(self, known) if refit or self._state is None else _State(known, *self._state[1:])
+        if refit or self._state is None:
+            new = _State.of(self, known)
+        else:
+            new = self._state._replace(known=known, members=self._state.members.of(known))
         self._past = [*self._past[1 - KEPT_STATES :], self._state]
         self._state = new
 
