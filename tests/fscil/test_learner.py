@@ -475,3 +475,50 @@ def test_views_and_undo_together() -> None:
     assert not np.array_equal(learner.predict_proba(X), answers)
     learner.undo().undo().undo()
     assert np.array_equal(learner.predict_proba(X), answers)
+
+
+# Why ------------------------------------------------------------------------------------------------------------------
+
+
+def test_why_tells_what_members_say_and_which_examples_are_near() -> None:
+    learner, world = learned()
+    X, _ = world.draw([0, 3, 6, 9], 5)
+    answers, p, scores = learner.predict(X), learner.predict_proba(X), learner.member_scores(X)
+    order = np.argsort(-p, axis=1, kind="stable")
+    for i, why in enumerate(learner.why(X, neighbours=3)):
+        first, second = order[i, :2]
+        assert (why.label, why.against) == (answers[i], learner.classes[second])
+        assert why.probability == pytest.approx(p[i, first]) and why.familiarity == learner.familiarity(X)[i]
+        assert [one.member for one in why.said] == learner.members.names and len(why.nearest) == 3
+        for k, one in enumerate(why.said):
+            assert one.best == learner.classes[int(np.nanargmax(scores[i, k]))]
+            if np.isnan(scores[i, k, first]):
+                assert one.probability is None
+            else:
+                assert one.probability == pytest.approx(float(scores[i, k, first]))
+        similar = unit(learner.known.views["plain"]) @ unit(X[i : i + 1])[0]
+        assert [one.row for one in why.nearest] == np.argsort(-similar, kind="stable")[:3].tolist()
+        assert [one.label for one in why.nearest] == [
+            learner.classes[learner.known.labels[one.row]] for one in why.nearest
+        ]
+
+
+def test_pushes_and_biases_are_the_log_odds_of_the_network_in_use() -> None:
+    learner, world = learned(fuser_options={"combine": "best"})
+    X, _ = world.draw(range(10), 5)
+    p, (fit,) = learner.predict_proba(X), learner.fitted.fits.values()
+    for i, why in enumerate(learner.why(X)):
+        a, b = learner.classes.index(why.label), learner.classes.index(why.against)
+        pushed = sum(one.push for one in why.said) + fit.bias[a] - fit.bias[b]
+        assert pushed == pytest.approx(np.log(p[i, a] / p[i, b]), abs=1e-4)
+
+
+def test_why_has_the_labels_of_today() -> None:
+    learner, world = from_nothing([0, 1])
+    X, _ = world.draw([0], 2)
+    for why in learner.rename(0, "zero").why(X):
+        assert why.label == "zero" == why.nearest[0].label == why.said[0].best and why.against == 1
+    assert learner.undo().why(X)[0].label == 0
+    one, _ = from_nothing([4])
+    why = one.why(X)[0]
+    assert why.against is None and why.probability == 1 and why.said[0].push is None
