@@ -58,6 +58,12 @@ def as_views(X: ArrayLike | Mapping[str, ArrayLike], like: Mapping[str, int] | N
     return views
 
 
+def check_label(label: Any) -> None:
+    """Raise ValueError for what can be no label; None is the answer "none of these"."""
+    if label is None or not isinstance(label, Hashable) or label != label:
+        raise ValueError(f"a label must be a text, a number or the like, got {label!r}")
+
+
 @dataclass(frozen=True)
 class BaseHead:
     """A head that was trained with its backbone, or on the base session.
@@ -271,8 +277,7 @@ class Knowledge:
     def renamed(self, label: Any, new: Any) -> Knowledge:
         """Return the same with another label for a class."""
         c = self.number(label)
-        if not isinstance(new, Hashable) or new != new:
-            raise ValueError(f"a label must be a text, a number or the like, got {new!r}")
+        check_label(new)
         if new in self.classes and new != label:
             raise ValueError(f"class {new!r} is known already: forget it first, or choose another name")
         return replace(self, classes=(*self.classes[:c], new, *self.classes[c + 1 :]))

@@ -15,7 +15,7 @@ from faverage.fscil.fusers import ALONE, check_fuser, method_of, new_fuser
 from faverage.fscil.fusers import Members as MembersKind
 from faverage.fscil.heads import CosineHead, LinearHead, as_head, base_heads, fit_head, unit
 from faverage.fscil.images import ImageBackbone, as_backbone
-from faverage.fscil.knowledge import Knowledge, Views, as_views
+from faverage.fscil.knowledge import Knowledge, Views, as_views, check_label
 from faverage.fscil.members import Members
 from faverage.fscil.rehearsal import Rehearsal, rehearse
 from faverage.fscil.unknown import Familiarity
@@ -186,7 +186,10 @@ class FewShotLearner:
         labels = _labels(y)
         first = next(iter(X.values()), ()) if isinstance(X, Mapping) else X
         n = len(np.atleast_1d(np.asarray(first)))
-        classes, numbers = np.unique(labels, return_inverse=True)
+        try:
+            classes, numbers = np.unique(labels, return_inverse=True)
+        except TypeError:
+            raise ValueError("fit_base sorts its labels: give labels of one type, such as text") from None
         if n != len(labels) or len(classes) < 2:
             raise ValueError(
                 f"fit_base needs one label for each of the {n} examples and at least two classes, "
@@ -454,12 +457,17 @@ def _fuse(scores: Array, method: str | Fuser, members: Members, fuser: Fuser | N
 
 
 def _labels(y: Any) -> Array:
-    """Return labels ``(n,)``; ValueError where they are none."""
+    """Return labels ``(n,)`` as they are, also those of several types; ValueError where they are none."""
     labels = np.asarray(y)
+    if labels.dtype.kind in "US" and isinstance(y, list | tuple) and not all(isinstance(one, str) for one in y):
+        labels = np.array(y, dtype=object)  # numpy would have made texts of numbers
     if labels.ndim != 1:
         raise ValueError(f"y must be a list of labels, one an example, got an array of shape {labels.shape}")
     if labels.dtype.kind == "f" and np.isnan(labels).any():
         raise ValueError("y has labels that are NaN: give every example the label of its class")
+    if labels.dtype == object:
+        for label in labels:
+            check_label(label)
     return labels
 
 
