@@ -130,7 +130,7 @@ def test_rename() -> None:
         known.renamed("q", "x")
     with pytest.raises(ValueError, match="class 'Q' is not known; known are: 'x', 'y', 'z', 'p', 'q', 'r'"):
         known.renamed("Q", "s")
-    for label in (["s"], {"s": 1}, float("nan")):
+    for label in (["s"], {"s": 1}, float("nan"), None):
         with pytest.raises(ValueError, match="a label must be a text, a number or the like"):
             known.renamed("q", label)
 

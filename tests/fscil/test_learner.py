@@ -376,6 +376,9 @@ def test_bad_input_is_named_and_changes_nothing(base: bool) -> None:
         (lambda: learn(X, y[:, None]), "y must be a list of labels"),
         (lambda: learn(X, "cat"), "y must be a list of labels"),
         (lambda: learn(X, [np.nan] * 6), "labels that are NaN"),
+        (lambda: learn(X, [None] * 6), "a label must be a text, a number or the like, got None"),
+        (lambda: learn(X, ["a", float("nan"), 1, 1, 1, 1]), "a label must be a text, a number or the like, got nan"),
+        (lambda: learner.fit_base(X, ["a", 1] * 3), "fit_base sorts its labels: give labels of one type"),
         (lambda: learn(X[:, :7], y), "24 columns, got 7: use the same backbone"),
         (lambda: learn({"plain": X, "zoom": X}, y), "'zoom' is unknown in X"),
         (lambda: learn({"zoom": X}, y), "'plain' is missing in X"),
@@ -465,6 +468,8 @@ def test_labels_of_several_types_stay_apart() -> None:
     found = learner.predict(X)
     assert found.dtype == object and (found == y).mean() > 0.9
     assert learner.predict(X[:0]).shape == (0,) and learner.predict_proba(X[:0]).shape == (0, 3)
+    X, _ = world.draw([6, 0], 1)
+    assert learner.learn_session(X, ["new", 0]).classes == [0, 1, "1", "new"]  # 0 is the class 0, and no text
 
 
 def test_views_and_undo_together() -> None:
