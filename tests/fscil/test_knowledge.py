@@ -189,7 +189,7 @@ def test_merging_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match=r"different views, a \(5\), b \(3\) and a \(5\)"):
         taught().merged(other)
     contrary = Knowledge.empty(WIDTHS).taught(shots(5, 1), ["n"] * 5)  # the shots of p and q by another name
-    with pytest.raises(ValueError, match=r"an example of 'n' is the same as one of '[pq]'': an example has one label"):
+    with pytest.raises(ValueError, match=r"an example of 'n' is the same as one of '[pq]': an example has one label"):
         taught().merged(contrary)
 
 
