@@ -384,6 +384,7 @@ class Tied:
             each[self.size + g, rows] -= 1
         moved = np.zeros_like(each)
         moved[free] = np.linalg.solve(hessian[np.ix_(free, free)], each[free] * weight)
+        moved[: self.size] = np.maximum(moved[: self.size], -t[: self.size, None])  # weights stay >= 0
         moved = moved.astype(np.float32)
         for g, block in enumerate(self.blocks):
             shift = np.einsum("kcn,kn->cn", block, moved[self.weights_of[g]])

@@ -52,7 +52,7 @@ class AFAFuser(Fuser):
 
     Args:
         structure: ``auto``, or one of ``scalar``, ``tied``, ``per_class``, ``full``: then the candidates of this
-            structure alone are fitted (one, but for tied, which has two softenings to choose from).
+            structure alone are fitted (one, but for tied, which has three softenings to choose from).
         combine: with ``auto``: ``average``, the candidates' predictions averaged with weights exp(−½ · summed held-out
             loss), or ``best``, the one network of the lowest held-out loss.
         folds: how many.
