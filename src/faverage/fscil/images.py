@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,15 +52,19 @@ class ImageBackbone:
         self.views = [view.name for view in get_views(views)]
         self._extractor: Extractor | None = None
 
-    def fit(self, images: Array, numbers: Array, rows: Array, seed: int) -> BaseModel:
-        """Train a backbone given by name on ``rows`` ``(m,)`` of images with class numbers ``(n,)``; return it."""
+    def fit(self, images: Array, numbers: Array, rows: Array, seed: int) -> ImageBackbone:
+        """Train a backbone given by name on ``rows`` ``(m,)`` of images with class numbers ``(n,)``.
+
+        The trained one is returned; this one stays as it is, for a learner to go back to.
+        """
         from faverage.vision import train_base
 
         assert self.name is not None
-        self._extractor = None
         options = {"device": self.device, "seed": seed, **self.training}
-        self.model = train_base(images, numbers, backbone=self.name, indices=rows, **options)
-        return self.model
+        trained = copy(self)
+        trained._extractor = None
+        trained.model = train_base(images, numbers, backbone=self.name, indices=rows, **options)
+        return trained
 
     def same(self, other: ImageBackbone) -> bool:
         """Return whether another one gives the same features."""

@@ -134,7 +134,7 @@ class FewShotLearner:
         self.padding: Padding = padding
         self.threshold, self.scope, self.hold_out, self.seed = threshold, scope, hold_out, seed
         self._state: _State | None = None
-        self._past: list[_State | None] = []
+        self._past: list[tuple[_State | None, Callable[[Any], Any] | None]] = []
 
     # What is known ----------------------------------------------------------------------------------------------------
 
@@ -201,12 +201,14 @@ class FewShotLearner:
 
             kept = np.isin(np.arange(n), hold_out(numbers, per_class=self.hold_out, small="drawn", seed=self.seed))
         trained: Mapping[str, Head] | None = None
-        if isinstance(self.backbone, ImageBackbone) and self.backbone.name is not None:
+        backbone = self.backbone
+        if isinstance(backbone, ImageBackbone) and backbone.name is not None:
             if head is not None or prototypes is not None:
                 raise ValueError("a backbone given by name is trained here and brings its own head and prototypes")
-            model = self.backbone.fit(np.asarray(X), numbers, np.flatnonzero(~kept), self.seed)
-            trained = dict(zip(self.views, base_heads(model, self.views), strict=True))
-        views = as_views(X if self.backbone is None else self.backbone(X))
+            backbone = backbone.fit(np.asarray(X), numbers, np.flatnonzero(~kept), self.seed)
+            assert backbone.model is not None
+            trained = dict(zip(self.views, base_heads(backbone.model, self.views), strict=True))
+        views = as_views(X if backbone is None else backbone(X))
         rest = ~kept if prototypes is None else kept
         means = as_views(prototypes, {v: x.shape[1] for v, x in views.items()}) if prototypes is not None else {}
         counts = None
@@ -220,6 +222,7 @@ class FewShotLearner:
                 heads[view] = fit_head(x[rest], numbers[rest], len(classes))
         held_out = {view: x[kept] for view, x in views.items()}
         self._change(Knowledge.of_base(classes.tolist(), held_out, numbers[kept], means, heads, counts))
+        self.backbone = backbone
         return self
 
     def learn_session(self, X: ArrayLike | Mapping[str, ArrayLike], y: Sequence[Any] | Array) -> Self:
@@ -253,7 +256,7 @@ class FewShotLearner:
         """Go back to what was before the last change: a session, a base session, forget, rename or merge."""
         if not self._past:
             raise ValueError("there is nothing to undo")
-        self._state = self._past.pop()
+        self._state, self.backbone = self._past.pop()
         return self
 
     def merge(self, other: FewShotLearner) -> Self:
@@ -275,7 +278,7 @@ class FewShotLearner:
             new = _State.of(self, known)
         else:
             new = self._state._replace(known=known, members=self._state.members.of(known))
-        self._past = [*self._past[1 - KEPT_STATES :], self._state]
+        self._past = [*self._past[1 - KEPT_STATES :], (self._state, self.backbone)]
         self._state = new
 
     # Answers ----------------------------------------------------------------------------------------------------------
