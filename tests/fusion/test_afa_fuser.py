@@ -166,6 +166,7 @@ def test_full_matrices_that_would_be_too_large_are_left_out(gap: bool, monkeypat
         ({"means": ()}, "means must be different names"),
         ({"means": ("arithmetic", "arithmetic")}, "means must be different names"),
         ({"means": ("median",)}, "unknown mean 'median'"),
+        ({"means": "harmonic"}, "means must be a list of names"),
     ],
 )
 def test_bad_options_are_named(options: dict, words: str) -> None:

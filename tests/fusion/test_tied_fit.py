@@ -316,6 +316,16 @@ def test_slopes_of_a_fit_with_a_mean_of_ones_own(
         assert np.allclose(objective(t)[1], numeric, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["mean", "both", "all", "tied"])
+def test_a_mean_by_the_name_of_a_candidate_is_refused(name: str) -> None:
+    register_mean(name)(type("Other", (Cubic,), {}))
+    try:
+        with pytest.raises(ValueError, match=f"'{name}' is what afa calls a network of its own"):
+            get_fuser("afa", means=("arithmetic", name))
+    finally:
+        MEANS.unregister(name)
+
+
 @pytest.mark.parametrize("structure", ["tied", "per_class", "full"])
 def test_a_structure_without_a_network_for_the_means_is_refused(cubic: str, structure: str) -> None:
     scores, y = members()
