@@ -47,8 +47,9 @@ class Features(Target):
 
     def read(self, rng: Random, work: Path) -> None:
         """Everything is finite, and of shapes that fit."""
-        from faverage.experiment import RunConfig
         from faverage.experiment.features import features_of_file
+
+        from faverage.experiment import RunConfig
 
         file = work / "features.npz"
         config = RunConfig.build("folder", None, {"features": str(file), "jobs": 1, "methods": "prototypes"})
