@@ -4,6 +4,7 @@ from typing import Any
 
 from faverage.deprecation import gone
 from faverage.fscil.heads import CosineHead, LinearHead, PrototypeHead
+from faverage.fscil.join import JoinedLearner, join
 from faverage.fscil.knowledge import Knowledge
 from faverage.fscil.learner import FewShotLearner
 from faverage.fscil.metrics import forgetting, macro_f1, session_metrics
@@ -11,10 +12,12 @@ from faverage.fscil.metrics import forgetting, macro_f1, session_metrics
 __all__ = [
     "CosineHead",
     "FewShotLearner",
+    "JoinedLearner",
     "Knowledge",
     "LinearHead",
     "PrototypeHead",
     "forgetting",
+    "join",
     "macro_f1",
     "session_metrics",
 ]

@@ -224,7 +224,7 @@ def fit_ridge(views: Sequence[Array], labels: Array, n_classes: int, penalty: fl
         n_classes: N.
         penalty: λ.
     """
-    z, y = side_by_side(views).astype(np.float64), np.eye(n_classes)[labels]
+    z, y = side_by_side(views), np.eye(n_classes)[labels]
     counts = 1 / np.bincount(labels, minlength=n_classes)[labels]
     weight, bias, left_out = (_dual if len(z) <= z.shape[1] else _primal)(z, y, counts / counts.mean(), penalty)
     tau = best_temperature(left_out, labels, counts)
@@ -242,16 +242,17 @@ def _dual(z: Array, y: Array, v: Array, penalty: float) -> tuple[Array, Array, A
     """Return W, b and left-out predictions, in time n³."""
     n = len(z)
     bordered = np.ones((n + 1, n + 1))
-    bordered[:n, :n] = z @ z.T + np.diag(penalty / v)
+    bordered[:n, :n] = z @ z.T  # single precision is enough for products of rows of length one
+    bordered[np.arange(n), np.arange(n)] += penalty / v
     bordered[n, n] = 0
     inverse = np.linalg.inv(bordered)
     alpha = inverse[:n, :n] @ y
-    return alpha.T @ z, inverse[n, :n] @ y, y - alpha / np.diag(inverse)[:n, None]
+    return alpha.T.astype(z.dtype) @ z, inverse[n, :n] @ y, y - alpha / np.diag(inverse)[:n, None]
 
 
 def _primal(z: Array, y: Array, v: Array, penalty: float) -> tuple[Array, Array, Array]:
     """Return the same, in time D³."""
-    x = np.concatenate([z, np.ones((len(z), 1))], 1)
+    x = np.concatenate([z, np.ones((len(z), 1))], 1, dtype=np.float64)
     weighted = v[:, None] * x
     inverse = np.linalg.inv(x.T @ weighted + penalty * np.diag([*np.ones(z.shape[1]), 0.0]))
     beta = inverse @ (weighted.T @ y)

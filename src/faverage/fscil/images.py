@@ -21,8 +21,9 @@ class ImageBackbone:
     """From uint8 images ``(n, S, S, 3)`` to features ``(n, d)`` of each view, by name.
 
     Args:
-        backbone: a name of ``faverage.vision.backbone_names``, whose network the base session trains; or a module from
-            normalised images to features, or a ``BaseModel``, both used as they are.
+        backbone: a name of ``faverage.vision.pretrained_names``, whose weights are ready, or of ``backbone_names``,
+            whose network the base session trains; or a module from normalised images to features, or a ``BaseModel``,
+            used as they are. With training options every network that has a name is trained.
         training: options of ``faverage.vision.train_base``, for a name.
         device: where to train and to extract.
         views: ways to look at each image, see ``faverage.vision.View``.
@@ -35,8 +36,10 @@ class ImageBackbone:
         device: str,
         views: Sequence[str] = ("plain",),
     ) -> None:
-        from faverage.vision import BaseModel, backbone_names, get_views
+        from faverage.vision import BaseModel, backbone_names, get_views, pretrained, pretrained_names
 
+        if isinstance(backbone, str) and backbone in pretrained_names() and not training:
+            backbone = pretrained(backbone)
         self.name = backbone if isinstance(backbone, str) else None
         if self.name is not None and self.name not in backbone_names():
             raise ValueError(f"unknown backbone {self.name!r}: choose from {', '.join(backbone_names())}")

@@ -82,7 +82,9 @@ def rehearse(
     views, labels, left_out = {v: [x[kept]] for v, x in known.views.items()}, [known.labels[kept]], [kept]
     if kind == "shots":
         left_out = [np.where(known.shot[kept], -1, kept)]
-    for c in np.unique(known.labels[replaced]) if drawn is not None and drawn.can else ():
+    for c in np.unique(known.labels[replaced]):
+        if drawn is None or not drawn.can:
+            break
         for view, x in drawn.stand_ins(int(c), int(counts[c]), stand_ins, spread, rng).items():
             views[view].append(x)
         labels.append(np.full(stand_ins, c))

@@ -59,7 +59,7 @@ class Familiarity:
         kept = self._kept
         if kept is None:
             return np.ones(len(next(iter(views.values()))))
-        s = ((self._numbers(views) - kept.mean) / kept.deviation).sum(1)
+        s = self.usualness(views)
         if len(kept.s) >= ENOUGH:
             below = np.concatenate([[0.0], np.cumsum(kept.weight)])[np.searchsorted(kept.s, s, side="right")]
             each = kept.weight.mean()
@@ -71,6 +71,13 @@ class Familiarity:
         apart = float(np.average((kept.s - mean) ** 2, weights=kept.weight)) * n
         spread = np.sqrt((apart + _PRIOR * parts) / (n - 1 + _PRIOR) * (1 + 1 / n))
         return np.asarray(t.cdf((s - mean) / spread, n - 1 + _PRIOR))
+
+    def usualness(self, views: Views) -> Array:
+        """Return s ``(n,)``: about 0 for examples of known classes, and lower for strangers."""
+        kept = self._kept
+        if kept is None:
+            return np.zeros(len(next(iter(views.values()))))
+        return np.asarray(((self._numbers(views) - kept.mean) / kept.deviation).sum(1))
 
     @cached_property
     def _kept(self) -> _Kept | None:

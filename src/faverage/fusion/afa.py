@@ -52,7 +52,7 @@ class AFAFuser(Fuser):
 
     Args:
         structure: ``auto``, or one of ``scalar``, ``tied``, ``per_class``, ``full``: then the candidates of this
-            structure alone are fitted (one, but for tied, which has two softenings to choose from).
+            structure alone are fitted (one, but for tied, which has three softenings to choose from).
         combine: with ``auto``: ``average``, the candidates' predictions averaged with weights exp(−½ · summed held-out
             loss), or ``best``, the one network of the lowest held-out loss.
         folds: how many.
@@ -146,6 +146,20 @@ class AFAFuser(Fuser):
             by_mean += share * np.array([mix.get(mean, 0.0) for mean in self.means])
             by_model += share * fit.shares(self.n_classes)
         return from_shares(torch.from_numpy(by_mean), torch.from_numpy(by_model), tuple(self.means), names, labels)
+
+    def contributions(self, scores: Array, first: Array, second: Array) -> Array | None:
+        """Return how much each model speaks for one class and against another, ``(n, K)``, in log-odds.
+
+        It is that of the network in use with the largest share; None where that is no sum over models.
+
+        Args:
+            scores: ``(n, K, N)``.
+            first: the class ``(n,)`` of each row that models speak for.
+            second: the class ``(n,)`` that they speak against.
+        """
+        self._need_settled("contributions")
+        fit = self.fits[max(self.weights, key=self.weights.__getitem__)]
+        return fit.contributions(_dense(scores), first, second) if isinstance(fit, LinearFit) else None
 
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"losses": self.losses, "weights": self.weights, "fits": {}}
