@@ -9,7 +9,6 @@ import numpy as np
 
 from faverage.features import FeatureSet
 from faverage.fscil import FewShotLearner
-from faverage.fscil.fusers import ALONE
 from faverage.fscil.metrics import Outcome
 
 if TYPE_CHECKING:
@@ -43,10 +42,9 @@ def run_method(method: str, features: FeatureSet, config: RunConfig) -> dict[str
 def learner_of(method: str, config: RunConfig) -> FewShotLearner:
     """Return the learner of a fuser in a run, before it learned anything."""
     names = ("stand_ins", "spread", "balance", "calibration", "temperature", "threshold", "seed")
-    # by default a method has the members of its own, and one that is a member alone has no other
-    sessions = config.members == "sessions" and method not in ALONE
     options: dict[str, Any] = {name: getattr(config, name) for name in names}
-    return FewShotLearner(fuser=method, members="sessions" if sessions else None, **options)
+    members: Any = "sessions" if config.members == "sessions" else None  # None: the method's own
+    return FewShotLearner(fuser=method, members=members, **options)
 
 
 def _explanation(learner: FewShotLearner, class_names: list[str]) -> dict[str, Any] | None:
