@@ -6,22 +6,21 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from faverage.afa.network import AFA
 from faverage.fscil import FewShotLearner
-from faverage.fscil.rehearsal import means_of_others
-from faverage.fusion.align import pad
+from faverage.fscil.fusers import ALONE
+from faverage.fscil.knowledge import Views
 
-__all__ = ["Answer", "answered", "answers", "compared", "confusions"]
+__all__ = ["Answer", "Said", "answered", "answers", "compared", "confusions", "shares"]
 
 Array = NDArray[Any]
 
 CLEAR_LOSS = 0.05
+_KINDS = {"no-fine-tuning": "base", "prototypes": "prototypes"}  # the member that each of ALONE is
 
 
 @dataclass(frozen=True)
@@ -30,66 +29,87 @@ class Answer:
 
     Attributes:
         top: all classes with their probabilities, the most probable first.
-        heads: for each head its name, its own best class, and its probability of the answered class (0 where it does
-            not know that class).
-        means: share of each mean in the fused output for the answered class; empty where the fuser has no means.
+        members: what each of the model's members says.
+        familiarity: how usual the picture would be for a known class, a p-value: see ``faverage.fscil.unknown``.
     """
 
     top: tuple[tuple[str, float], ...]
-    heads: tuple[tuple[str, str, float], ...]
-    means: tuple[tuple[str, float], ...]
+    members: tuple[Said, ...]
+    familiarity: float = 1.0
+
+    def unknown(self, rate: float) -> bool:
+        """Return whether it is none of these; ``rate`` is the share of pictures of known classes that may be so."""
+        return self.familiarity <= rate
 
 
-def answers(learner: FewShotLearner, features: Array) -> list[Answer]:
-    """Return what the learner says of features ``(n, d)``."""
-    scores = learner.scores_of(features)
+class Said(NamedTuple):
+    """What one member says of a picture.
+
+    Attributes:
+        name: of the member.
+        best: the class that it would answer alone.
+        probability: what it gives to the answered class; 0 where it does not know that class.
+        share: how much it has to say about the answered class, of one; None where the fuser has no such weights.
+    """
+
+    name: str
+    best: str
+    probability: float
+    share: float | None
+
+
+def answers(learner: FewShotLearner, views: Views) -> list[Answer]:
+    """Return what the learner says of features ``(n, d_v)``, by view."""
+    scores = learner.scores_of(views)
     fused = learner.fuse(scores)
+    usual = learner.familiarity_of(views)
     best = fused.argmax(1)
-    names, shares = _means(learner, scores, best)
+    trust = shares(learner)
     known = np.nan_to_num(scores, nan=0.0)
-    heads = ["base", *(f"session {k}" for k in range(1, len(learner.heads)))]
     found = []
     for i, order in enumerate(np.argsort(-fused, axis=1, kind="stable")):
         top = tuple((learner.classes[c], float(fused[i, c])) for c in order)
-        own = known[i].argmax(1)
-        said = tuple((h, learner.classes[own[k]], float(known[i, k, best[i]])) for k, h in enumerate(heads))
-        found.append(Answer(top, said, tuple(zip(names, map(float, shares[i]), strict=True))))
+        own, c = known[i].argmax(1), best[i]
+        said = tuple(
+            Said(name, learner.classes[own[k]], float(known[i, k, c]), None if trust is None else float(trust[c, k]))
+            for k, name in enumerate(learner.members.names)
+        )
+        found.append(Answer(top, said, float(usual[i])))
     return found
 
 
-def _means(learner: FewShotLearner, scores: Array, best: Array) -> tuple[list[str], Array]:
-    """Return the means' names and their shares ``(n, J)``: A_j[c] x̃_j over the sum of these, for the answer c."""
-    fuser: Any = learner.fitted
-    network = getattr(fuser, "network", None)
-    if not isinstance(network, AFA) or len(learner.heads) == 1:
-        return [], np.zeros((len(scores), 0))
-    with torch.inference_mode():
-        x = torch.from_numpy(pad(scores, fuser.padding, fuser.threshold).astype(np.float32))
-        averaged = torch.stack([average(x) for average in network.branches], 1)  # (n, J, N)
-        n, j, classes = averaged.shape
-        chosen = torch.from_numpy(best)
-        if network.structure in ("full", "block"):
-            parts = (network.mix.reshape(classes, j, classes)[chosen] * averaged).sum(-1)
-        else:
-            parts = network.mix.expand(classes, j)[chosen] * averaged[torch.arange(n), :, chosen]
-        parts = parts.relu() + 1e-12
-        shares: Array = (parts / parts.sum(1, keepdim=True)).numpy()
-    return [mean.name for mean in network.means], shares
+def shares(learner: FewShotLearner) -> Array | None:
+    """Return how much each member has to say about each class ``(N, K)``; None where the fuser has no such weights."""
+    members = learner.members
+    knows = np.zeros((members.n_classes, len(members.members)))
+    for k, member in enumerate(members.members):
+        knows[member.classes, k] = 1
+    kinds = np.array([member.kind for member in members.members])
+    if learner.fuser in ALONE:
+        return np.tile(np.arange(len(kinds)) == members.place(_KINDS[str(learner.fuser)]), (len(knows), 1)) * 1.0
+    if learner.fitted is None:
+        if members.known.heads and not members.known.shot.any():  # until something is taught, base heads answer alone
+            knows = knows * (kinds == "base")
+        return np.asarray(knows / np.maximum(knows.sum(1, keepdims=True), 1))
+    try:
+        said = learner.explain()
+    except ValueError:
+        return None
+    return np.array([share for *_, share in said.models.rows]).reshape(knows.shape)
 
 
 def answered(learner: FewShotLearner) -> dict[str, Array]:
     """Return for each class what the learner answers to the pictures that it keeps of it, ``(n,)``.
 
-    These are the held-out pictures of base classes and all taught ones. A taught picture is left out: it is compared
-    with the mean of the other pictures of its class, where there are others.
+    These are the held-out pictures of base classes and all taught ones. A taught picture is left out: the members that
+    answer have learned from the others alone.
     """
-    memory = learner.memory
-    features, truth = memory.examples()
-    own = np.concatenate([np.full_like(memory.base, np.nan), *map(means_of_others, memory.shots.values())])
-    said = np.array(learner.classes, dtype=object)[
-        learner.fuse(learner.scores_of(features, own=(truth, own))).argmax(1)
-    ]
-    return {label: said[truth == c] for c, label in enumerate(learner.classes)}
+    if not learner.classes:
+        return {}
+    known = learner.known
+    scores = learner.scores_of(known.views, (np.arange(len(known.labels)), known.labels))
+    said = np.array(learner.classes, dtype=object)[learner.fuse(scores).argmax(1)]
+    return {label: said[known.labels == c] for c, label in enumerate(learner.classes)}
 
 
 def confusions(said: Mapping[str, Array]) -> tuple[dict[str, float], tuple[tuple[str, str, int], ...]]:
@@ -103,8 +123,10 @@ def confusions(said: Mapping[str, Array]) -> tuple[dict[str, float], tuple[tuple
     return right, tuple((label, other, n) for (label, other), n in wrong.most_common())
 
 
-def compared(before: Mapping[str, Array], after: Mapping[str, Array]) -> tuple[float, float, bool]:
+def compared(before: Mapping[str, Array], after: Mapping[str, Array]) -> tuple[float | None, float | None, bool]:
     """Return the share of right answers before a change and after it, and whether that is clearly worse.
+
+    None where there were no pictures before.
 
     It is where the share falls by more than 5 points, and where more answers became wrong than right: by more than
     twice the square root of their number, which is how far chance goes.
@@ -117,6 +139,8 @@ def compared(before: Mapping[str, Array], after: Mapping[str, Array]) -> tuple[f
     >>> compared({"a": names}, {"a": names[::-1]}), compared({"a": names}, {"a": names + "?"})
     ((0.8, 0.8, False), (0.8, 0.0, True))
     """
+    if not sum(map(len, before.values())):
+        return None, None, False
     was = np.concatenate([found == label for label, found in before.items()])
     now = np.concatenate([after[label][: len(found)] == label for label, found in before.items()])
     lost, gained = int((was & ~now).sum()), int((now & ~was).sum())
