@@ -177,7 +177,9 @@ class Folder:
         parts = read_parts(self.base, None, device)
         labels = [] if parts.known is None else [check_stored(label) for label in parts.known.classes]
         _, tensors = read_tensors(self.base / "thumbnails.safetensors", "thumbnails")
-        shown = {c: _small(tensors[str(i)].numpy().copy()) if str(i) in tensors else _NONE for i, c in enumerate(labels)}
+        shown = {
+            c: _small(tensors[str(i)].numpy().copy()) if str(i) in tensors else _NONE for i, c in enumerate(labels)
+        }
         return _base_files(parts, shown)
 
     def write_state(self, name: str, state: State, base: BaseFiles) -> None:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from faverage.fscil import FewShotLearner
-from faverage.fscil.fusers import ALONE
 from faverage.fscil.knowledge import Views
+from faverage.fscil.why import Said
 
-__all__ = ["Answer", "Said", "answered", "answers", "compared", "confusions", "shares"]
+__all__ = ["Answer", "Said", "answered", "answers", "compared", "confusions"]
 
 Array = NDArray[Any]
 
 CLEAR_LOSS = 0.05
-_KINDS = {"no-fine-tuning": "base", "prototypes": "prototypes"}  # the member that each of ALONE is
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Answer:
 
     Attributes:
         top: all classes with their probabilities, the most probable first.
-        members: what each of the model's members says.
+        members: what each member says, and how much it speaks for the answer and against the next best class.
         familiarity: how usual the picture would be for a known class, a p-value: see ``faverage.fscil.unknown``.
     """
 
@@ -42,60 +42,15 @@ class Answer:
         return self.familiarity <= rate
 
 
-class Said(NamedTuple):
-    """What one member says of a picture.
-
-    Attributes:
-        name: of the member.
-        best: the class that it would answer alone.
-        probability: what it gives to the answered class; 0 where it does not know that class.
-        share: how much it has to say about the answered class, of one; None where the fuser has no such weights.
-    """
-
-    name: str
-    best: str
-    probability: float
-    share: float | None
-
-
 def answers(learner: FewShotLearner, views: Views) -> list[Answer]:
     """Return what the learner says of features ``(n, d_v)``, by view."""
-    scores = learner.scores_of(views)
-    fused = learner.fuse(scores)
-    usual = learner.familiarity_of(views)
-    best = fused.argmax(1)
-    trust = shares(learner)
-    known = np.nan_to_num(scores, nan=0.0)
-    found = []
-    for i, order in enumerate(np.argsort(-fused, axis=1, kind="stable")):
-        top = tuple((learner.classes[c], float(fused[i, c])) for c in order)
-        own, c = known[i].argmax(1), best[i]
-        said = tuple(
-            Said(name, learner.classes[own[k]], float(known[i, k, c]), None if trust is None else float(trust[c, k]))
-            for k, name in enumerate(learner.members.names)
-        )
-        found.append(Answer(top, said, float(usual[i])))
+    sees = copy.copy(learner)
+    sees.backbone = None  # what is given are features
+    fused, found = sees.predict_proba(views), []
+    for p, order, why in zip(fused, np.argsort(-fused, 1, kind="stable"), sees.why(views, neighbours=0), strict=True):
+        top = tuple((learner.classes[c], float(p[c])) for c in order)
+        found.append(Answer(top, why.said, why.familiarity))
     return found
-
-
-def shares(learner: FewShotLearner) -> Array | None:
-    """Return how much each member has to say about each class ``(N, K)``; None where the fuser has no such weights."""
-    members = learner.members
-    knows = np.zeros((members.n_classes, len(members.members)))
-    for k, member in enumerate(members.members):
-        knows[member.classes, k] = 1
-    kinds = np.array([member.kind for member in members.members])
-    if learner.fuser in ALONE:
-        return np.tile(np.arange(len(kinds)) == members.place(_KINDS[str(learner.fuser)]), (len(knows), 1)) * 1.0
-    if learner.fitted is None:
-        if members.known.heads and not members.known.shot.any():  # until something is taught, base heads answer alone
-            knows = knows * (kinds == "base")
-        return np.asarray(knows / np.maximum(knows.sum(1, keepdims=True), 1))
-    try:
-        said = learner.explain()
-    except ValueError:
-        return None
-    return np.array([share for *_, share in said.models.rows]).reshape(knows.shape)
 
 
 def answered(learner: FewShotLearner) -> dict[str, Array]:

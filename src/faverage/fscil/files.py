@@ -188,8 +188,7 @@ def pack(known: Knowledge | None) -> tuple[dict[str, Any], dict[str, Array]]:
     if known is None:
         return {"format": FORMAT, "classes": []}, {}
     heads = [
-        {"view": one.view, "scale": one.head.scale if isinstance(one.head, CosineHead) else None}
-        for one in known.heads
+        {"view": one.view, "scale": one.head.scale if isinstance(one.head, CosineHead) else None} for one in known.heads
     ]
     config = {
         "format": FORMAT,
@@ -275,7 +274,7 @@ def as_arrays(tensors: dict[str, torch.Tensor]) -> dict[str, Array]:
     return {name: tensor.numpy().copy() for name, tensor in tensors.items()}
 
 
-# The version before; delete these three with version 0.4 ----------------------------------------------------------------
+# The version before; delete these three with version 0.4 --------------------------------------------------------------
 
 
 def known_of_old_version(config: dict[str, Any], arrays: dict[str, Array]) -> tuple[dict[str, Any], Knowledge]:
