@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from faverage.fscil import FewShotLearner
+from faverage.fscil.fusers import ALONE
 from faverage.fscil.knowledge import Views
 from faverage.fscil.why import Said
 
@@ -29,7 +30,8 @@ class Answer:
 
     Attributes:
         top: all classes with their probabilities, the most probable first.
-        members: what each member says, and how much it speaks for the answer and against the next best class.
+        members: what each member that was asked says, and how much it speaks for the answer and against the next best
+            class.
         familiarity: how usual the picture would be for a known class, a p-value: see ``faverage.fscil.unknown``.
     """
 
@@ -46,11 +48,21 @@ def answers(learner: FewShotLearner, views: Views) -> list[Answer]:
     """Return what the learner says of features ``(n, d_v)``, by view."""
     sees = copy.copy(learner)
     sees.backbone = None  # what is given are features
-    fused, found = sees.predict_proba(views), []
+    fused, asked, found = sees.predict_proba(views), set(_asked(learner)), []
     for p, order, why in zip(fused, np.argsort(-fused, 1, kind="stable"), sees.why(views, neighbours=0), strict=True):
         top = tuple((learner.classes[c], float(p[c])) for c in order)
-        found.append(Answer(top, why.said, why.familiarity))
+        found.append(Answer(top, tuple(said for said in why.said if said.member in asked), why.familiarity))
     return found
+
+
+def _asked(learner: FewShotLearner) -> list[str]:
+    """Return the names of the members that have a say."""
+    members = learner.members
+    if learner.fuser in ALONE:
+        return [members.names[members.place("base" if learner.fuser == "no-fine-tuning" else "prototypes")]]
+    if learner.fitted is None and members.known.heads and not members.known.shot.any():
+        return [member.name for member in members.members if member.kind == "base"]  # until something is taught
+    return members.names
 
 
 def answered(learner: FewShotLearner) -> dict[str, Array]:

@@ -144,7 +144,7 @@ def read_parts(folder: Path, backbone: Callable[[Any], Any] | None, device: str)
         )
     try:
         arrays = as_arrays(tensors)
-        old_version = None
+        old_version, known = None, None
         if "format" not in config:
             old_version = str(parse_json(_header(file)).get("version"))[:20]
             config, known = known_of_old_version(config, arrays)
