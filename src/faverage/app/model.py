@@ -266,7 +266,8 @@ class Model:
         new = clean_name(new)
         with self._changing() as now:
             name = self._known(now, name)
-            if _spelled(new, [c for c in now.learner.classes if c != name]) in now.learner.classes:
+            others = [c for c in now.learner.classes if c != name]
+            if _spelled(new, others) in others:
                 raise ModelError(f"the model knows '{new}' already: choose another name, or forget that class first")
             if new == name:
                 raise ModelError(f"the class is called '{name}' already: give another name")
