@@ -5,8 +5,8 @@
     python folder_campaigns.py answer             reads [kind, count, seed, model] in lines of JSON
 
 After every blow the folder must hold the state before the change or the one after it. The changes go round: teach a
-class, rename it, merge another model, forget a base class, and undo all four; so the classes of every version are known.
-Children are forked, so that torch is loaded once.
+class, rename it, merge another model, forget a base class, and undo all four; so the classes of every version are
+known. Children are forked, so that torch is loaded once.
 """
 
 import fcntl

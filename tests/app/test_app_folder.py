@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,8 @@ from PIL import Image
 from faverage.app.folder import Folder
 from faverage.app.model import Model, ModelError, open_picture
 from faverage.app.names import BusyError
-from faverage.fscil import FewShotLearner
+from faverage.fscil import FewShotLearner, LinearHead
+from faverage.fscil.files import as_tensors
 from faverage.storage import read_tensors, write_tensors
 from helpers_model import data_of, learner_of_shapes, mutated, pictures
 from helpers_paths import TESTS
@@ -72,9 +74,7 @@ def campaign() -> Iterator[Campaign]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_killed_while_it_changes_the_model_is_the_old_or_the_new_one(
-    campaign: Campaign, folder: Path
-) -> None:
+def test_killed_while_it_changes_the_model_is_the_old_or_the_new_one(campaign: Campaign, folder: Path) -> None:
     found = campaign("kill", 40, folder)
     assert found["kills"] >= 30 and found["in the middle"] > 0 and all(found["during"].values())
     model = Model.load(folder, device="cpu")
@@ -188,6 +188,118 @@ def test_folders_of_earlier_versions_load_and_get_an_id(folder: Path) -> None:
     model = Model.load(folder, device="cpu")
     model.teach("cross", pictures("cross", 1))
     assert record(folder)["base_id"] == expected
+
+
+def as_of_version_one(folder: Path) -> None:
+    """Write the folder of a model that was taught two sessions as version 0.1 did, by hand."""
+    model = Model.load(folder, device="cpu")
+    known, told = model.learner.known, record(folder)
+    base, n = known.session == 0, int((known.session == 0).sum())
+    held = ~known.shot
+    head = known.heads[0].head
+    assert isinstance(head, LinearHead)
+    config, _ = read_tensors(folder / "base" / "learner.safetensors", "learner")
+    options = {k: v for k, v in config["options"].items() if k not in ("views", "members", "ridge")}
+    old = {
+        "options": {**options, "fuser_options": {"epochs": 3}},
+        "backbone": "saved",
+        "backbone_name": None,
+        "classes": list(known.classes)[:n],
+        "sessions": [n],
+        "scale": None,
+        "tau": 16.0,
+        "length": 1.0,
+        "heads": [],
+        "fused": False,
+    }
+    features = known.views["plain"]
+    arrays = {
+        "weight": head.weight,
+        "bias": head.bias,
+        "prototypes": known.anchors["plain"][base],
+        "base": features[held],
+        "base_labels": known.labels[held],
+        "residuals": features[held],
+    }
+    write_tensors(folder / "base" / "learner.safetensors", "learner", old, as_tensors(arrays))
+    taught = [[c for c in session if c not in old["classes"]] for session in known.sessions[1:]]
+    shots, states = {}, model.folder / "states"
+    for i, label in enumerate(label for session in taught for label in session):
+        shots |= {f"shots.{i}": features[known.labels == known.number(label)]}
+        shots |= {f"thumbnails.{i}": model._now.state.thumbnails[label]}
+    shutil.rmtree(states)
+    for name, sessions in (("000001", []), ("000003", taught)):
+        (states / name).mkdir(parents=True)
+        about = {"sessions": sessions, "fused": bool(sessions)}
+        given = as_tensors(shots) if sessions else {}
+        write_tensors(states / name / "shots.safetensors", "taught", about, given)
+    told |= {"format": 1, "base": [{"name": c, "count": 60} for c in old["classes"]], "states": ["000001", "000003"]}
+    told["base_id"] = Folder(folder).base_id()
+    (folder / "model.json").write_text(json.dumps(told))
+
+
+def test_a_model_of_the_version_before_is_read_taught_and_undone(model: Model) -> None:
+    model.teach("cross", pictures("cross"))
+    model.teach("stripes", pictures("stripes 1", 3))
+    expected, classes = model.predict(pictures("cross", 3)), model.classes()
+    as_of_version_one(model.folder)
+    with pytest.warns(UserWarning, match=r"written by version .*: its fuser was fitted again") as seen:
+        old = Model.load(model.folder, device="cpu")
+    assert len(seen) == 1 and old.classes() == classes and old.version == 3
+    for mine, theirs in zip(old.predict(pictures("cross", 3)), expected, strict=True):
+        assert mine.top[0][0] == theirs.top[0][0]
+        assert dict(mine.top) == pytest.approx(dict(theirs.top), abs=0.05)  # other numbers behind the prototypes
+    old.teach("bar", pictures("bar", 2, seed=3))
+    old.rename("stripes", "lines")
+    assert record(model.folder)["format"] == 2 and [c.count for c in old.classes()] == [62, 60, 60, 5, 3]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Model.load(model.folder, device="cpu").predict(pictures("bar", 2)) == old.predict(pictures("bar", 2))
+    with pytest.warns(UserWarning, match="fitted again"):
+        old.undo()
+        old.undo()
+    assert old.classes() == classes
+    old.undo()
+    assert [c.name for c in Model.load(model.folder, device="cpu").classes()] == ["bar", "frame", "square"]
+
+
+def test_broken_states_of_the_version_before_are_refused(model: Model) -> None:
+    model.teach("cross", pictures("cross"))
+    model.teach("stripes", pictures("stripes 1", 3))
+    as_of_version_one(model.folder)
+    file = model.folder / "states" / "000003" / "shots.safetensors"
+    config, tensors = read_tensors(file, "taught")
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    for about, given, words in (
+        ({"sessions": [["cross"], ["cross"]]}, tensors, "taught twice"),
+        ({"sessions": [["cross"], ["bar"]]}, tensors, "'bar' is a base class, and was taught"),
+        ({"sessions": [["cross"], ["a\x1b"]]}, tensors, "name of a class"),
+        ({}, {**tensors, "shots.1": tensors["shots.1"][:, 1:]}, "shots of class 'stripes' must be numbers of shape"),
+        ({}, {k: v for k, v in tensors.items() if k != "thumbnails.0"}, "thumbnails.0"),
+    ):
+        write_tensors(file, "taught", {**config, **about}, given)
+        said = refusal(model.folder)
+        assert "000003 is broken" in said and words in said
+
+
+def test_a_state_is_as_small_as_what_was_taught(model: Model) -> None:
+    model.teach("cross", pictures("cross", 1))
+    model.rename("square", "box")
+    sizes = [file.stat().st_size for file in sorted((model.folder / "states").glob("*/known.safetensors"))]
+    assert sizes[0] < 4_000 and sizes[2] < sizes[0] + 16_000  # a picture of 12 kB, and its features
+
+
+def test_rows_that_a_state_takes_from_its_base_are_checked(model: Model) -> None:
+    model.teach("cross", pictures("cross", 1))
+    file = model.folder / "states" / "000002" / "known.safetensors"
+    config, tensors = read_tensors(file, "known")
+    for name in ("features.0.rows", "thumbnails.rows"):
+        for wrong in (tensors[name] + 10_000, tensors[name] - 10_000, tensors[name].float()):
+            write_tensors(file, "known", config, {**tensors, name: wrong})
+            assert "are not those of its base" in refusal(model.folder)
+    for change in ({"counts": [1]}, {"counts": [-1] * 4}, {"shown": [9] * 4}, {"shown": [1] * 4}, {"format": 3}):
+        write_tensors(file, "known", {**config, **change}, tensors)
+        assert "000002 is broken" in refusal(model.folder)
 
 
 # Folders from elsewhere -----------------------------------------------------------------------------------------------
