@@ -162,6 +162,8 @@ def test_a_model_that_was_made_anew_in_its_place_is_read_whole(model: Model, tmp
     assert len(model.predict(pictures("cross", 1))[0].top) == 3 and model._now is now
     with pytest.raises(ModelError, match=r"are not those of model\.json"):
         Model.load(model.folder, device="cpu")
+    shutil.rmtree(model.folder / "states")
+    (other.folder / "states").rename(model.folder / "states")
     (other.folder / "model.json").replace(model.folder / "model.json")
     assert [c.name for c in model.classes()] == ["x", "y"] and model.predict(pictures("cross", 2)) == expected
     assert model.teach("new", pictures("stripes 2", 2)).count == 2

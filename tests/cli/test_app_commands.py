@@ -18,7 +18,7 @@ from faverage.app.demo import digits_model, draw
 from faverage.app.model import Model
 from faverage.cli.commands import app
 from faverage.storage import cache_folder
-from helpers_model import NAMES, data_of, pictures
+from helpers_model import NAMES, data_of, learner_of_shapes, pictures
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 
@@ -63,7 +63,8 @@ def test_train_teach_predict_forget_undo_export(tmp_path: Path) -> None:
     assert "knows 3 classes and recognises" in made.stdout and "18 pictures that were held out" in made.stdout
     assert "Warning: left out 1 of 121 files: photos/square/notes.jpg" in made.stderr
     record = json.loads((model / "model.json").read_text())
-    assert record["side"] == 16 and record["base"][0] == {"name": "bar", "count": 40}
+    assert record["side"] == 16 and record["classes"] == ["bar", "frame", "square"]
+    assert [c.count for c in Model.load(model, device="cpu").classes()] == [40, 40, 40]
     assert [p.name for p in model.parent.iterdir()] == ["shapes"]  # no checkpoint is left
 
     files = sorted(save(tmp_path / "new", "cross").iterdir())
@@ -94,7 +95,9 @@ def test_train_teach_predict_forget_undo_export(tmp_path: Path) -> None:
     assert (tmp_path / "m.onnx").stat().st_size > 10_000
 
 
-def test_a_long_teaching_shows_the_time_left(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_teaching_shows_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = learner_of_shapes("afa-paper")  # the fuser that is trained step by step
+    folder = Model.create(tmp_path / "model", learner, side=16, device="cpu").folder
     monkeypatch.setattr("faverage.progress.PATIENCE_SECONDS", 0.0)
     said = call("teach", folder, "cross", save(tmp_path / "cross", "cross", 2)).stderr
     assert "teaching: " in said and " left" in said

@@ -85,7 +85,7 @@ def test_what_cannot_be_saved_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="knows a class"):
         FewShotLearner().save(tmp_path / "x")
     with pytest.raises(ValueError, match="text or numbers"):
-        FewShotLearner().learn_session(np.ones((2, 3)), np.array([1j, 2j])).save(tmp_path / "x")
+        FewShotLearner().learn_session(np.eye(2, 3), np.array([1j, 2j])).save(tmp_path / "x")
     with pytest.raises(ValueError, match="a fuser object cannot be saved"):
         FewShotLearner(fuser=get_fuser("vote")).learn_session(*examples([0, 1], 2)).save(tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
