@@ -4,9 +4,9 @@
     python folder_campaigns.py kill 50 SEED MODEL
     python folder_campaigns.py answer             reads [kind, count, seed, model] in lines of JSON
 
-After every blow the folder must hold the state before the change or the one after it. The changes go round: teach,
-forget, undo the forgetting, undo the teaching; so the classes of every version are known. Children are forked, so that
-torch is loaded once.
+After every blow the folder must hold the state before the change or the one after it. The changes go round: teach a
+class, rename it, merge another model, forget a base class, and undo all four; so the classes of every version are
+known. Children are forked, so that torch is loaded once.
 """
 
 import fcntl
@@ -27,10 +27,12 @@ import torch
 
 from faverage.app.model import Model, ModelError
 from faverage.app.names import BusyError
+from faverage.fscil import FewShotLearner
 from helpers_model import learner_of_shapes, pictures
 
 IMAGES = pictures("cross", 2)
-N_BASE = 3
+BASE = ["bar", "frame", "square"]
+ROUND = ("teach", "rename", "merge", "forget", "undo", "undo", "undo", "undo")
 
 
 def campaign(kind: str, count: int, seed: int = 0, folder: Path | None = None) -> dict:
@@ -47,67 +49,91 @@ def campaign(kind: str, count: int, seed: int = 0, folder: Path | None = None) -
     with tempfile.TemporaryDirectory() as place:
         if folder is None:
             folder = Model.create(Path(place) / "model", learner_of_shapes(), side=16, device="cpu").folder
+        eyes = Model.load(folder, device="cpu").learner.backbone
+        global other
+        other = Model.create(Path(place) / "other", FewShotLearner(eyes.model, device="cpu"), side=16, device="cpu")
+        other.teach("merged", pictures("stripes 1", 2))
         return {"kind": kind, **KINDS[kind](Path(folder), count, random.Random(seed))}
 
 
+other: Model  # what is merged
+
+
+def due(version: int) -> str:
+    """Return the name of the change that is due at a version of the model."""
+    return ROUND[(version - 1) % len(ROUND)]
+
+
 def change(model: Model) -> str:
-    """Make the change that is due at this version of the model; return its name."""
+    """Make the change that is due; return its name."""
     version = model.version
-    if version % 4 == 1:
-        model.teach(f"class {version + 1}", IMAGES)
-        return "teach"
-    if version % 4 == 2:
-        model.forget(f"class {version}")
-        return "forget"
-    model.undo()
-    return "undo"
+    kind, start = due(version), version - (version - 1) % len(ROUND)
+    if kind == "teach":
+        model.teach(f"class {start}", IMAGES)
+    elif kind == "rename":
+        model.rename(f"class {start}", f"renamed {start}")
+    elif kind == "merge":
+        model.merge(other)
+    elif kind == "forget":
+        model.forget("square")
+    else:
+        model.undo()
+    return kind
+
+
+def expected(version: int) -> list[str]:
+    """Return the classes of a version of the model."""
+    step = (version - 1) % len(ROUND)
+    name = f"{'class' if step in (1, 7) else 'renamed'} {version - step}"
+    new = [] if step == 0 else [name, "merged"] if step in (3, 4, 5) else [name]
+    return [*(BASE[:2] if step == 4 else BASE), *new]
 
 
 def check(folder: Path, *versions: int) -> int:
     """Return the version of a folder that must be one of ``versions`` and know just what belongs to it."""
     model = Model.load(folder, device="cpu")
-    version, names = model.version, [c.name for c in model.classes()][N_BASE:]
+    version, names = model.version, [c.name for c in model.classes()]
     assert version in versions, f"version {version}, expected one of {versions}"
-    expected = {0: [f"class {version - 2}"], 2: [f"class {version}"]}.get(version % 4, [])
-    assert names == expected, f"version {version} holds {names}"
-    assert len(model.predict(IMAGES)[0].top) == N_BASE + len(names)
+    assert names == expected(version), f"version {version} holds {names}"
+    assert len(model.predict(IMAGES)[0].top) == len(names)
     return version
 
 
 def kill(folder: Path, count: int, rng: random.Random) -> dict:
-    model = Model.load(folder, device="cpu")
-    for _ in range(2):  # the second time, everything is loaded
+    """A writer is killed at a random moment of a change, of each kind by turns."""
+    model, length = Model.load(folder, device="cpu"), dict.fromkeys(ROUND, 0.0)
+    for _ in range(2 * len(ROUND)):  # the second time, everything is loaded
         start = time.monotonic()
-        done = [change(model) for _ in range(4)]
-        length = time.monotonic() - start
-    assert done == ["teach", "forget", "undo", "undo"]
-    between, version, hit = 0, model.version, dict.fromkeys(done, 0)
-    for _ in range(count):
+        done = change(model)
+        length[done] = time.monotonic() - start
+    between, version, hit = 0, model.version, dict.fromkeys(length, 0)
+    for i in range(count):
+        aim = list(length)[i % len(length)]
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reader)
             model = Model.load(folder, device="cpu")
-            for _ in range(rng.randrange(4)):  # any of the four may be the first
+            while due(model.version) != aim:
                 change(model)
             while True:
                 os.write(writer, b"%d\n" % model.version)
                 change(model)
-        rng.randrange(4)
         os.close(writer)
         said = os.read(reader, 100)  # it is loaded and begins
-        time.sleep(rng.uniform(0, length))
+        time.sleep(rng.uniform(0, 1.1 * length[aim]))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         while part := os.read(reader, 1000):
             said += part
         os.close(reader)
         reached = int(said.split()[-1])
-        hit[["undo", "teach", "forget", "undo"][reached % 4]] += 1
+        hit[due(reached)] += 1
         left = len(list((folder / "states").iterdir()))
         version = check(folder, reached, reached + 1)
         between += left > len(json.loads((folder / "model.json").read_text())["states"])
-    return {"kills": count, "in the middle": between, "during": hit, "version": version, "seconds": round(length, 2)}
+    seconds = {kind: round(took, 3) for kind, took in length.items()}
+    return {"kills": count, "in the middle": between, "during": hit, "version": version, "seconds": seconds}
 
 
 def limit(folder: Path, count: int, rng: random.Random) -> dict:
@@ -180,11 +206,13 @@ def race(folder: Path, count: int, rng: random.Random) -> dict:
             model, own = Model.load(folder, device="cpu"), random.Random(f"{seed} {name}")
             for i in range(count):
                 try:
-                    kind = own.choice(["teach", "teach", "forget", "undo"])
+                    kind = own.choice(["teach", "teach", "merge", "forget", "undo"])
                     if kind == "teach":
-                        model.teach(f"{name}{i}", IMAGES[:1])
+                        model.teach(f"{name}{i}", pictures("stripes 2", 1, seed=1000 * ord(name) + i))
+                    elif kind == "merge":
+                        model.merge(other)
                     elif kind == "forget":
-                        model.forget(own.choice([c.name for c in model.classes()][N_BASE:] or ["nothing"]))
+                        model.forget(own.choice([c.name for c in model.classes()][len(BASE) :] or ["nothing"]))
                     else:
                         model.undo()
                     os.write(writer, b"+")

@@ -17,7 +17,8 @@ from faverage.app.folder import Folder, State
 from faverage.app.model import Model, ModelError, clean_name
 from faverage.app.photos import open_picture, squares
 from faverage.fscil import FewShotLearner
-from helpers_model import NAMES, pictures
+from faverage.fscil.why import Said
+from helpers_model import NAMES, learner_of_shapes, pictures
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,8 @@ def test_a_new_model_knows_its_base_classes_with_counts_and_thumbnails(model: Mo
     assert open_picture(model.classes()[0].thumbnails[0]).size == (64, 64)
     (answer,) = model.predict(pictures("square", 1))
     assert answer.top[0][0] == "square" and sum(p for _, p in answer.top) == pytest.approx(1)
-    assert answer.heads == (("base", "square", pytest.approx(answer.top[0][1])),) and answer.means == ()
+    assert answer.members == (Said("base head", "square", pytest.approx(answer.top[0][1]), None),)
+    assert not answer.unknown(0.05) and all(a.unknown(0.05) for a in model.predict(pictures("stripes 1", 3)))
     assert model.predict([]) == []
     with pytest.raises(ModelError, match="teach a class first"):
         model.explain()
@@ -60,11 +62,11 @@ def test_teach_recognises_the_new_class_and_says_why(model: Model) -> None:
     assert np.mean([name == "the cross" for name in best(model, "cross")]) > 0.6
     assert np.mean([name == "square" for name in best(model, "square")]) > 0.6
     (answer,) = model.predict(pictures("cross", 1, seed=99))
-    assert [head for head, *_ in answer.heads] == ["base", "session 1"] and len(answer.top) == 4
-    assert answer.heads[0][2] == 0.0  # the base head does not know it
-    assert [m for m, _ in answer.means] == ["arithmetic", "geometric", "harmonic"]
-    assert sum(share for _, share in answer.means) == pytest.approx(1, abs=1e-5)
-    assert "session 1" in model.explain().to_markdown()
+    assert [said.member for said in answer.members] == ["base head", "prototypes", "ridge"] and len(answer.top) == 4
+    assert answer.members[0].probability is None  # the base head does not know it
+    odds = np.log(answer.top[0][1] / answer.top[1][1])
+    assert sum(said.push or 0 for said in answer.members) == pytest.approx(odds, abs=2)  # but for constants
+    assert "ridge" in model.explain().to_markdown()
     info = model.classes()[-1]
     assert (info.name, info.count, info.session, len(info.thumbnails)) == ("the cross", 5, 1, 5)
 
@@ -117,11 +119,11 @@ def test_several_classes_are_one_change(model: Model) -> None:
     np.testing.assert_array_equal(all_of(model), before)
 
 
-def test_many_sessions_share_heads(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faverage.app.model.MOST_SESSIONS", 2)
+def test_many_sessions_share_members(model: Model) -> None:
     for i in range(4):
         model.teach(f"s{i}", pictures(f"stripes {i}", 3))
-    assert [(c.name, c.session) for c in model.classes()[3:]] == [("s0", 1), ("s1", 1), ("s2", 1), ("s3", 2)]
+    assert [(c.name, c.session) for c in model.classes()[3:]] == [("s0", 1), ("s1", 2), ("s2", 3), ("s3", 4)]
+    assert model.learner.members.names == ["base head", "prototypes", "ridge"]
     again = Model.load(model.folder, device="cpu")
     np.testing.assert_allclose(all_of(again), all_of(model), atol=1e-6)
 
@@ -168,7 +170,7 @@ def test_forget_leaves_a_model_that_never_learned_the_class(model: Model, made: 
     assert names_of(model) == names_of(other) and model.history()[-1]["words"] == "forgot 'a'"
     model.forget("cross")
     model.forget("b")
-    assert len(model.predict(pictures("cross", 1))[0].heads) == 1
+    assert len(model.predict(pictures("cross", 1))[0].members) == 1
 
 
 def test_the_learner_forgets(made: Path) -> None:
@@ -181,8 +183,6 @@ def test_the_learner_forgets(made: Path) -> None:
         X = squares(pictures("cross", 5), 16)
         np.testing.assert_array_equal(learner.forget("s1").predict_proba(X), other.predict_proba(X))
         assert learner.classes == other.classes and learner.sessions == other.sessions
-    with pytest.raises(ValueError, match="'square' is a base class"):
-        learner.forget("square")
     with pytest.raises(ValueError, match="'dog' is not known"):
         learner.forget("dog")
 
@@ -215,6 +215,151 @@ def test_the_last_twenty_changes_are_kept_and_no_more(model: Model) -> None:
     assert model.classes()[-1].count == 2 and len(list((model.folder / "states").iterdir())) == 1
 
 
+# Every class, whatever it came from -----------------------------------------------------------------------------------
+
+
+def test_base_classes_get_more_pictures(model: Model) -> None:
+    taught = model.teach("square", pictures("square", 3, seed=5))
+    assert (taught.count, taught.kept, taught.name) == (63, 13, "square") and taught.right > 0.8
+    assert [(c.name, c.session) for c in model.classes()] == [(n, 0) for n in ("bar", "frame", "square")]
+    assert model.history()[-1]["words"] == "added 3 pictures to 'square'" and model.classes()[2].count == 63
+    both = model.teach_many({"cross": pictures("cross"), "bar": pictures("bar", 2, seed=5)})
+    assert [t.count for t in both] == [5, 62] and len(model.classes()[2].thumbnails) == 5
+    np.testing.assert_array_equal(all_of(Model.load(model.folder, device="cpu")), all_of(model))
+
+
+def test_base_classes_are_forgotten_down_to_the_last(model: Model) -> None:
+    model.teach("cross", pictures("cross"))
+    seen = {}
+    for name in ("square", "cross", "bar"):
+        seen[name] = all_of(model)
+        model.forget(name)
+    assert names_of(model) == ["frame"] and best(model, "frame") == ["frame"] * 10
+    assert not model.learner.known.heads  # a head of one class says nothing
+    model.forget("frame")
+    assert model.classes() == [] and Model.load(model.folder, device="cpu").classes() == []
+    with pytest.raises(ModelError, match="knows no class yet"):
+        model.predict(pictures("bar", 1))
+    assert model.undo() == "forgot 'frame'" and model.history()[-1]["pictures"] == 60
+    for name in ("bar", "cross", "square"):
+        model.undo()
+        np.testing.assert_allclose(all_of(model), seen[name], atol=1e-6)
+
+
+def test_a_model_begins_with_nothing(tmp_path: Path) -> None:
+    trained = learner_of_shapes()
+    model = Model.create(tmp_path / "m", FewShotLearner(trained.backbone.model), side=16, device="cpu")  # type: ignore[union-attr]
+    assert model.classes() == [] and model.history()[0]["words"] == "made with 0 classes"
+    for refused in (model.undo, lambda: model.forget("x"), lambda: model.rename("x", "y"), model.explain):
+        with pytest.raises(ModelError):
+            refused()
+    first = model.teach("cross", pictures("cross"))
+    assert (first.before, first.after, first.worse, first.count) == (None, None, False, 5)
+    assert best(model, "cross") == ["cross"] * 10 and model.classes()[0].session == 1
+    assert any(a.unknown(0.05) for a in model.predict(pictures("stripes 1", 5)))
+    second = model.teach("stripes", pictures("stripes 1"))
+    assert second.before == 1.0 and np.mean([name == "cross" for name in best(model, "cross")]) > 0.8
+    again = Model.load(model.folder, device="cpu")
+    assert again.predict(pictures("bar", 2)) == model.predict(pictures("bar", 2))
+    assert model.learner.members.names == ["prototypes", "ridge"] and "ridge" in model.explain().to_markdown()
+
+
+def test_create_takes_classes_that_were_only_taught(tmp_path: Path) -> None:
+    learner = FewShotLearner(learner_of_shapes().backbone.model, device="cpu")  # type: ignore[union-attr]
+    learner.learn_session(squares(pictures("cross") + pictures("bar", 3), 16), ["cross"] * 5 + ["bar"] * 3)
+    model = Model.create(tmp_path / "m", learner, side=16, device="cpu")
+    assert [(c.name, c.count, c.session) for c in model.classes()] == [("cross", 5, 1), ("bar", 3, 1)]
+    expected = learner.predict_proba(squares(pictures("frame", 4), 16))
+    found = [[dict(a.top)[c] for c in learner.classes] for a in model.predict(pictures("frame", 4))]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_several_views_and_other_fusers_are_taught_and_read_again(tmp_path: Path) -> None:
+    trained = learner_of_shapes().backbone.model  # type: ignore[union-attr]
+    for fuser, views in (("afa", ["plain", "rotate-90, flip"]), ("prototypes", ["plain"]), ("vote", ["both"])):
+        learner = FewShotLearner(trained, fuser, views=views, device="cpu")
+        model = Model.create(tmp_path / fuser, learner, side=16, device="cpu")
+        model.teach_many({"cross": pictures("cross"), "bar": pictures("bar")})
+        model.teach("frame", pictures("frame"))
+        again = Model.load(model.folder, device="cpu")
+        assert again.predict(pictures("bar", 3)) == model.predict(pictures("bar", 3))
+        asked = [said.member for said in again.predict(pictures("bar", 1))[0].members]
+        assert len(asked) == {"afa": 3, "prototypes": 1, "vote": 2}[fuser]
+
+
+def test_rename(model: Model) -> None:
+    model.teach("cross", pictures("cross"))
+    before, infos = all_of(model), model.classes()
+    model.rename(" square ", "box")
+    model.rename("cross", "x")
+    assert names_of(model) == ["bar", "frame", "box", "x"] and model.history()[-1]["words"] == "renamed 'cross' to 'x'"
+    assert [(c.count, c.thumbnails) for c in model.classes()] == [(c.count, c.thumbnails) for c in infos]
+    np.testing.assert_allclose(all_of(Model.load(model.folder, device="cpu")), before, atol=1e-6)
+    version = model.version
+    for old, new, words in (
+        ("box", "x", "knows 'x' already"),
+        ("box", " box", "is called 'box' already"),
+        ("dog", "cat", "does not know 'dog'"),
+        ("box", "", "is empty"),
+    ):
+        with pytest.raises(ModelError, match=words):
+            model.rename(old, new)
+    assert model.version == version and model.undo() == "renamed 'cross' to 'x'" and names_of(model)[-1] == "cross"
+
+
+def test_merge_brings_the_classes_of_both(model: Model, made: Path, tmp_path: Path) -> None:
+    other = Model.create(tmp_path / "other", _as_learner(made), side=16, device="cpu")
+    model.teach("cross", pictures("cross"))
+    other.teach("stripes", pictures("stripes 1"))
+    other.teach("cross", pictures("cross", 3, seed=9))
+    other.rename("bar", "pole")
+    theirs = other.version
+    assert model.merge(other) == ["pole", "stripes"] and other.version == theirs
+    counts = {c.name: c.count for c in model.classes()}
+    assert counts == {"bar": 60, "frame": 60, "square": 60, "pole": 0, "cross": 8, "stripes": 5}
+    assert [c.session for c in model.classes()] == [0, 0, 0, 0, 1, 2]
+    assert np.mean([name == "stripes" for name in best(model, "stripes 1")]) > 0.8
+    assert model.history()[-1]["words"] == "merged another model, which brought 'pole', 'stripes'"
+    np.testing.assert_array_equal(all_of(Model.load(model.folder, device="cpu")), all_of(model))
+    once = all_of(model)
+    assert model.merge(tmp_path / "other") == []  # nothing is learned twice
+    np.testing.assert_allclose(all_of(model), once, atol=1e-4)
+    assert {c.name: c.count for c in model.classes()} == counts
+    model.undo()
+    assert model.undo().startswith("merged") and names_of(model) == ["bar", "frame", "square", "cross"]
+
+
+def test_what_cannot_be_merged_changes_nothing(model: Model, tmp_path: Path) -> None:
+    images = np.stack([np.asarray(p) for kind in ("cross", "stripes 1") for p in pictures(kind, 12)])
+    learner = FewShotLearner("tiny", training={"epochs": 1, "device": "cpu"}, device="cpu")
+    learner.fit_base(images, ["x"] * 12 + ["y"] * 12)
+    Model.create(tmp_path / "other", learner, side=16, device="cpu")
+    own = model.learner.backbone.model  # type: ignore[union-attr]
+    Model.create(tmp_path / "empty", FewShotLearner(own, device="cpu"), side=16, device="cpu")
+    taught = FewShotLearner(own, views=["plain", "flip"], device="cpu").learn_session(images, ["x"] * 12 + ["y"] * 12)
+    Model.create(tmp_path / "views", taught, side=16, device="cpu")
+    (tmp_path / "file").write_text("no model")
+    for name, words in (
+        ("other", "have different backbones"),
+        ("views", "have different backbones"),
+        ("empty", "knows no class yet"),
+        ("none", "does not exist"),
+        ("file", "is a file"),
+    ):
+        with pytest.raises(ModelError, match=words):
+            model.merge(tmp_path / name)
+    with pytest.raises(ModelError, match="no file model"):
+        model.merge(tmp_path)
+    assert model.version == 1
+
+
+def test_a_picture_of_two_classes_is_refused(model: Model) -> None:
+    model.teach("cross", pictures("cross", 2))
+    with pytest.raises(ModelError, match=r"is the same as one of 'cross': an example has one label"):
+        model.teach("x", pictures("cross", 2))
+    assert model.version == 2
+
+
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 
@@ -234,12 +379,19 @@ def test_a_name_has_one_spelling(model: Model) -> None:
     assert model.teach("cafe\u0301", pictures("cross", 2)).count == 3 and names_of(model)[3:] == ["caf\u00e9"]
 
 
+def rewritten(model: Model, name: str) -> None:
+    """Give the class that was taught first a name that no command would give."""
+    files, now = Folder(model.folder), model._now
+    assert now.known is not None
+    known = now.known.renamed("cross", name)
+    counts, shown = {**now.state.counts, name: 2}, {**now.state.thumbnails, name: now.state.thumbnails["cross"]}
+    files.write_state("000002", State(known, counts, shown, now.learner.fitted), now.base.files)
+
+
 def test_a_model_with_a_decomposed_name_still_loads(model: Model) -> None:
-    old, files = "cafe\u0301", Folder(model.folder)
+    old = "cafe\u0301"
     model.teach("cross", pictures("cross", 2))
-    state = files.read_state("000002", 3)
-    renamed = State([{old: state.sessions[0]["cross"]}], {old: state.thumbnails["cross"]}, state.fuser)
-    files.write_state("000002", renamed)
+    rewritten(model, old)
     again = Model.load(model.folder, device="cpu")
     assert names_of(again)[3:] == [old] and again.teach("caf\u00e9", pictures("cross", 1)).count == 3
     again.forget("caf\u00e9")
@@ -248,10 +400,7 @@ def test_a_model_with_a_decomposed_name_still_loads(model: Model) -> None:
 
 def test_a_name_that_steers_the_terminal_is_not_read(model: Model) -> None:
     model.teach("cross", pictures("cross", 2))
-    files = Folder(model.folder)
-    state = files.read_state("000002", 3)
-    renamed = State([{"\x1b[2J": state.sessions[0]["cross"]}], {"\x1b[2J": state.thumbnails["cross"]}, state.fuser)
-    files.write_state("000002", renamed)
+    rewritten(model, "\x1b[2J")
     with pytest.raises(ModelError, match=r"the name of a class is '\\x1b\[2J'"):
         Model.load(model.folder, device="cpu")
 
@@ -268,7 +417,7 @@ def test_a_name_never_becomes_a_path(model: Model, tmp_path: Path) -> None:
     [
         ("", 1, "empty"),
         ("new", 0, "no picture of 'new'"),
-        ("square", 1, "'square' is a base class"),
+        ("a\x00", 1, "cannot be shown"),
         (" sq\u200buare", 0, "no picture"),
     ],
 )
@@ -286,9 +435,7 @@ def test_what_cannot_be_taught_changes_nothing(model: Model, name: str, images: 
 
 def test_what_cannot_be_forgotten(model: Model) -> None:
     model.teach("cross", pictures("cross", 1))
-    with pytest.raises(ModelError, match="'square' is a base class and cannot be forgotten"):
-        model.forget("square")
-    with pytest.raises(ModelError, match="does not know 'dog'; taught so far: 'cross'"):
+    with pytest.raises(ModelError, match="does not know 'dog'; it knows: 'bar', 'frame', 'square', 'cross'"):
         model.forget("dog")
     assert model.version == 2
 
@@ -304,7 +451,7 @@ def test_readers_see_the_model_before_or_after_never_between(model: Model) -> No
         while not stop.is_set():
             for answer in model.predict(images):
                 asked.append(len(answer.top))
-                if abs(sum(p for _, p in answer.top) - 1) > 1e-4 or len(answer.heads) != max(1, len(answer.top) - 2):
+                if abs(sum(p for _, p in answer.top) - 1) > 1e-4 or len(answer.members) not in (1, 3):
                     wrong.append(answer)
             time.sleep(0.005)
             infos = model.classes()
@@ -313,7 +460,7 @@ def test_readers_see_the_model_before_or_after_never_between(model: Model) -> No
 
     def teach(name: str) -> None:
         for i in range(3):
-            model.teach(f"{name}{i}", pictures(f"stripes {i}", 2))
+            model.teach(f"{name}{i}", pictures(f"stripes {i}", 2, seed=ord(name)))
 
     readers = [threading.Thread(target=ask) for _ in range(3)]
     writers = [threading.Thread(target=teach, args=(name,)) for name in "ab"]
@@ -346,6 +493,7 @@ def test_unknown_keys_survive(model: Model) -> None:
 
 
 def _as_learner(folder: Path, fuser: str = "afa") -> FewShotLearner:
+    """The learner that a model was made with."""
     learner = FewShotLearner.load(folder / "base", device="cpu")
     learner.fuser = fuser
     return learner

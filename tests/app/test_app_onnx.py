@@ -67,8 +67,16 @@ def scaled(fuser: str, **options: Any) -> FewShotLearner:
     ("fuser", "options"),
     [
         ("afa-paper", {"scope": "session", "fuser_options": {"epochs": 3}}),
-        ("afa", {"fuser_options": {"epochs": 3, "padding": "uniform"}}),
+        ("afa-paper", {"members": "views", "fuser_options": {"epochs": 3, "padding": "uniform"}}),
+        ("afa-paper", {"fuser_options": {"epochs": 3, "padding": "zero"}}),
+        ("afa", {}),
+        ("afa", {"fuser_options": {"structure": "auto"}}),
+        ("afa", {"fuser_options": {"structure": "full"}}),
+        ("afa", {"fuser_options": {"structure": "scalar", "means": ["arithmetic", "geometric", "harmonic"]}}),
+        ("afa", {"views": ["plain", "rotate-90", "both, zoom-0.8"], "ridge": 1.0}),
+        ("log-pool", {"views": ["plain", "flip"], "ridge": None}),
         ("prototypes", {"scope": "session"}),
+        ("no-fine-tuning", {"views": ["rotate-180"]}),
     ],
 )
 def test_every_fuser_scope_padding_and_scaling(tmp_path: Path, fuser: str, options: dict[str, Any]) -> None:

@@ -1,10 +1,11 @@
-"""train, teach, predict, explain, forget, undo, export on the command line."""
+"""train, teach, predict, explain, forget, rename, merge, undo, export on the command line."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from faverage.app.demo import digits_model, draw
 from faverage.app.model import Model
 from faverage.cli.commands import app
 from faverage.storage import cache_folder
-from helpers_model import NAMES, data_of, pictures
+from helpers_model import NAMES, data_of, learner_of_shapes, pictures
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 
@@ -62,7 +63,8 @@ def test_train_teach_predict_forget_undo_export(tmp_path: Path) -> None:
     assert "knows 3 classes and recognises" in made.stdout and "18 pictures that were held out" in made.stdout
     assert "Warning: left out 1 of 121 files: photos/square/notes.jpg" in made.stderr
     record = json.loads((model / "model.json").read_text())
-    assert record["side"] == 16 and record["base"][0] == {"name": "bar", "count": 40}
+    assert record["side"] == 16 and record["classes"] == ["bar", "frame", "square"]
+    assert [c.count for c in Model.load(model, device="cpu").classes()] == [40, 40, 40]
     assert [p.name for p in model.parent.iterdir()] == ["shapes"]  # no checkpoint is left
 
     files = sorted(save(tmp_path / "new", "cross").iterdir())
@@ -78,8 +80,8 @@ def test_train_teach_predict_forget_undo_export(tmp_path: Path) -> None:
     assert len(lines) == 4 and lines[0].startswith(f"{files[0]}: a cross ") and lines[0].count(",") == 1
     rows = json.loads(call("predict", model, files[0], "--json", "--top", 9).stdout)
     assert rows[0]["image"] == str(files[0]) and len(rows[0]["top"]) == 6
-    assert rows[0]["top"][0]["class"] == "a cross" and rows[0]["heads"][0]["head"] == "base"
-    assert sum(part["share"] for part in rows[0]["means"]) == pytest.approx(1, abs=1e-4)
+    assert rows[0]["top"][0]["class"] == "a cross" and rows[0]["heads"][0]["head"] == "base head"
+    assert rows[0]["heads"][1]["push"] > 0 and 0 < rows[0]["familiarity"] <= 1 and "unknown" not in rows[0]
 
     said = call("explain", model).stdout
     for words in ("| a cross", "session 2", "added 5 pictures to 'a cross'", "Most trusted by class", "geometric"):
@@ -93,7 +95,9 @@ def test_train_teach_predict_forget_undo_export(tmp_path: Path) -> None:
     assert (tmp_path / "m.onnx").stat().st_size > 10_000
 
 
-def test_a_long_teaching_shows_the_time_left(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_teaching_shows_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = learner_of_shapes("afa-paper")  # the fuser that is trained step by step
+    folder = Model.create(tmp_path / "model", learner, side=16, device="cpu").folder
     monkeypatch.setattr("faverage.progress.PATIENCE_SECONDS", 0.0)
     said = call("teach", folder, "cross", save(tmp_path / "cross", "cross", 2)).stderr
     assert "teaching: " in said and " left" in said
@@ -148,7 +152,8 @@ def test_from_a_run_that_learned_turned_images(tmp_path: Path) -> None:
     call("run", "digits", "--recipe", "best", "--epochs", 2, "--views", 1, "--jobs", 1, "--out", tmp_path / "run")
     call("train", "--from-run", tmp_path / "run", "--out", tmp_path / "model")
     learner = Model.load(tmp_path / "model").learner
-    assert learner.heads[0].weight.shape[0] == 6 and learner.heads[0].scale == 16.0
+    head = learner.known.heads[0].head
+    assert head.weight.shape[0] == 6 and head.scale == 16.0
 
 
 def test_from_a_finished_run(tmp_path: Path) -> None:
@@ -201,6 +206,29 @@ def test_teach_says_what_was_left_out_and_what_it_costs(folder: Path, tmp_path: 
     assert "Taught 'one' from 1 picture.\n" in said  # nothing can be left out
 
 
+def test_rename_merge_and_base_classes(folder: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    said = call("teach", folder, "square", save(tmp_path / "square", "square", 3, seed=5)).stdout
+    assert "Taught 'square' from 63 pictures; of the 13 that it keeps, it recognises " in said
+    assert "'square' is now 'box'" in call("rename", folder, "square", "box").stdout
+    call("teach", other, "cross", save(tmp_path / "cross", "cross"))
+    call("forget", other, "square")
+    said = call("merge", folder, other).stdout
+    assert f"{other} brought 'cross'. {folder} now knows 4 classes." in said
+    assert names(folder) == ["bar", "frame", "box", "cross"] and names(other) == ["bar", "frame", "cross"]
+    assert call("undo", folder).stdout == "Undone: merged another model, which brought 'cross'.\n"
+    assert call("undo", folder).stdout == "Undone: renamed 'square' to 'box'.\n"
+
+
+def test_none_of_these(folder: Path, tmp_path: Path) -> None:
+    known, strange = save(tmp_path / "known", "square", 4), save(tmp_path / "strange", "stripes 1", 2)
+    lines = call("predict", folder, known, strange, "--unknown", 0.05).stdout.splitlines()
+    assert sum(": none of these (else " in line for line in lines[:4]) <= 1
+    assert all(": none of these (else " in line for line in lines[4:])
+    rows = json.loads(call("predict", folder, strange, "--unknown", 0.05, "--json").stdout)
+    assert [row["unknown"] for row in rows] == [True, True] and all(row["familiarity"] <= 0.05 for row in rows)
+
+
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +267,6 @@ def test_teach_refuses_in_words_and_changes_nothing(folder: Path, tmp_path: Path
     assert "there is no photo of 'new'" in refused("teach", folder, "new")
     assert "has no sub-folders" in refused("teach", folder, tmp_path / "empty")
     assert "name of the class is empty" in refused("teach", folder, " ", good)
-    assert "'square' is a base class" in refused("teach", folder, "square", good)
     assert "does not exist" in refused("teach", tmp_path / "none", "new", good)
     assert (folder / "model.json").read_bytes() == before
     call("teach", folder, "../../up", good)
@@ -248,8 +275,13 @@ def test_teach_refuses_in_words_and_changes_nothing(folder: Path, tmp_path: Path
 
 def test_others_refuse_in_words(folder: Path, tmp_path: Path) -> None:
     assert "nothing to undo" in refused("undo", folder)
-    assert "does not know 'dog'; taught so far: nothing" in refused("forget", folder, "dog")
-    assert "base class and cannot be forgotten" in refused("forget", folder, "square")
+    assert "does not know 'dog'; it knows: 'bar', 'frame', 'square'" in refused("forget", folder, "dog")
+    assert "does not know 'dog'" in refused("rename", folder, "dog", "cat")
+    assert "knows 'bar' already" in refused("rename", folder, "square", "bar")
+    assert "no file model.json" in refused("merge", folder, tmp_path)
+    assert "does not exist" in refused("merge", folder, tmp_path / "none")
+    for rate in (0, 1, 2, "nan"):
+        assert "must be a rate between 0 and 1" in refused("predict", folder, tmp_path, "--unknown", rate)
     assert "no such file" in refused("predict", folder, tmp_path / "none.png")
     assert "does not exist" in refused("predict", tmp_path / "none", tmp_path / "none.png")
     assert "does not exist" in refused("export", folder, tmp_path / "no" / "m.onnx")

@@ -70,11 +70,23 @@ def test_predict_a_form_and_a_raw_body(client) -> None:
     said = client.post("/api/predict", files=pictures(png("red"), png("blue"))).json()["answers"]
     assert [one["answer"] for one in said] == ["red", "blue"]
     assert sum(one["probability"] for one in said[0]["top"]) == pytest.approx(1, abs=1e-4)
-    assert len(said[0]["top"]) == 3 and said[0]["heads"][1]["head"] == "session 1"
-    assert said[0]["heads"][0]["probability"] == 0  # not a number: this head does not know it
-    assert said[0]["means"][0] == {"mean": "arithmetic", "share": 0.75}
+    assert len(said[0]["top"]) == 3 and said[0]["heads"][1]["head"] == "prototypes"
+    assert said[0]["heads"][0] == {
+        "head": "base head",
+        "best": "red",
+        "probability": 0,
+        "push": -0.25,
+    }  # not known to it
+    assert said[0]["familiarity"] == pytest.approx(1, abs=1e-3) and said[0]["unknown"] is None
     raw = client.post("/api/predict", content=png("green"), headers={"content-type": "image/png"}).json()
     assert raw["answers"][0]["answer"] == "green"
+
+
+def test_predict_says_none_of_these_where_that_is_asked(client) -> None:
+    said = client.post("/api/predict?unknown=0.05", files=pictures(png("red"), png("white"))).json()["answers"]
+    assert [one["unknown"] for one in said] == [False, True] and said[1]["familiarity"] < 0.05
+    for rate in ("0", "1", "nan", "x", ""):
+        assert client.post(f"/api/predict?unknown={rate}", content=png()).status_code == 422, rate
 
 
 def test_teach_predict_forget_undo(client) -> None:
@@ -83,6 +95,7 @@ def test_teach_predict_forget_undo(client) -> None:
     assert said.json() == {
         "name": "hot pink",
         "count": 2,
+        "kept": 2,
         "right": 1.0,
         "confused": [{"true": "red", "answered": "hot pink", "times": 2}],
         "version": 2,
