@@ -29,7 +29,7 @@ APART = {("estimators", "prediction_files"), ("rivals", "fscil"), ("data", "fusi
 
 ARRAY = re.compile(r"\b(Tensor|NDArray|ArrayLike|ndarray|Array|Indices|Parts)\b")
 SHAPE = re.compile(r"``[^`]*\(([^`]*,[^`]*)?\)``|any shape")
-NO_SHAPES_YET = ("fscil", "experiment", "app", "fusion/afa.py")
+NO_SHAPES_YET = ("experiment", "app")
 """What is being rewritten, and says the shapes of its arrays when that is done."""
 
 

@@ -12,12 +12,12 @@ import torch
 from scipy.optimize import approx_fprime, minimize
 from torch import Tensor
 
-import faverage.fusion._fits as fits
+import faverage.fusion.fits as fits
 from faverage import Mean, register_mean
 from faverage.afa.means import MEANS
 from faverage.fusion import get_fuser, load_fuser
-from faverage.fusion._fits import LinearFit, ScalarFit, Tied
 from faverage.fusion.arrays import log_softmax
+from faverage.fusion.fits import LinearFit, ScalarFit, Tied
 
 Array = np.ndarray[Any, Any]
 SOFTENING = 1e-2

@@ -23,8 +23,8 @@ from faverage.fscil import CosineHead, FewShotLearner, LinearHead, PrototypeHead
 from faverage.fscil.fusers import ALONE
 from faverage.fscil.heads import RidgeHead, unit
 from faverage.fscil.members import Member, Members
-from faverage.fusion._fits import LinearFit
 from faverage.fusion.afa import AFAFuser
+from faverage.fusion.fits import LinearFit
 from faverage.fusion.pools import LogPool
 from faverage.storage import replacing
 from faverage.vision import BaseModel, Evaluate, get_views

@@ -134,7 +134,7 @@ class Parts:
 
 
 def read_parts(folder: Path, backbone: Callable[[Any], Any] | None, device: str) -> Parts:
-    """Read all of a learner but its fuser, without fitting anything; ValueError as for ``load_learner``."""
+    """Read all of a learner but its fuser, arrays of any shape; nothing is fitted, and the errors are those of loading."""
     file = folder / "learner.safetensors"
     config, tensors = read_tensors(file, "learner")
     if config.get("backbone") == "given" and backbone is None:
@@ -184,7 +184,7 @@ def with_knowledge(learner: FewShotLearner, known: Knowledge, fuser: Fuser | Non
 
 
 def pack(known: Knowledge | None) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return what is known as JSON data and arrays; ``unpack`` is its inverse."""
+    """Return what is known as JSON data and arrays of any shape; ``unpack`` is its inverse."""
     if known is None:
         return {"format": FORMAT, "classes": []}, {}
     heads = [
@@ -208,7 +208,7 @@ def pack(known: Knowledge | None) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def unpack(config: dict[str, Any], arrays: dict[str, Array]) -> Knowledge | None:
-    """Return the knowledge that ``pack`` described; None where it is of no class.
+    """Return the knowledge that ``pack`` described, in arrays of any shape; None where it is of no class.
 
     Every part is checked: ValueError says what is wrong, LookupError and TypeError that something is missing.
     """
@@ -372,7 +372,7 @@ def read_fuser(path: Path, n_classes: int) -> Fuser:
 
 
 def check_array(name: str, array: Array, *shape: int | None) -> None:
-    """Raise ValueError unless an array of floating-point numbers has this shape (None: at least one) and is finite."""
+    """Raise ValueError unless an array of any shape has this one (None: at least 1), and finite floats."""
     sizes = zip(array.shape, shape, strict=False)
     fits = array.ndim == len(shape) and all(n > 0 if wanted is None else n == wanted for n, wanted in sizes)
     if not fits or array.dtype.kind != "f" or array.dtype.itemsize < 4:

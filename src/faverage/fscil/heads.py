@@ -34,7 +34,7 @@ Array = NDArray[Any]
 
 
 def unit(features: Array) -> Array:
-    """Scale rows to length one (rows of zeros stay)."""
+    """Scale rows ``(n, d)`` to length one (rows of zeros stay)."""
     length = np.linalg.norm(features, axis=-1, keepdims=True)
     return np.asarray(features / np.where(length > 0, length, 1.0))
 
@@ -135,7 +135,10 @@ def learn_temperature(
 
 
 def best_temperature(logits: Array, labels: Array, weight: Array, *, prior: float = 0.0) -> float:
-    """Return the τ in 1 … 256 that minimises Σ weight · log-loss of softmax(τ logits) + prior (log τ/16)²."""
+    """Return the τ in 1 … 256 that minimises Σ weight · log-loss of softmax(τ logits) + prior (log τ/16)².
+
+    Logits are ``(n, N)``, labels and weights ``(n,)``.
+    """
     from scipy.optimize import minimize_scalar
 
     rows = np.arange(len(labels))
@@ -170,7 +173,7 @@ def as_head(head: tuple[ArrayLike, ArrayLike] | LinearHead | CosineHead) -> Line
 
 
 def fit_head(features: Array, numbers: Array, n_classes: int) -> LinearHead:
-    """Return a linear softmax head, fitted by logistic regression."""
+    """Return a linear softmax head for features ``(n, d)`` and numbers of classes ``(n,)``, by logistic regression."""
     from sklearn.linear_model import LogisticRegression
 
     model = LogisticRegression(max_iter=500).fit(features, numbers)
@@ -232,7 +235,7 @@ def fit_ridge(views: Sequence[Array], labels: Array, n_classes: int, penalty: fl
 
 
 def side_by_side(views: Sequence[Array]) -> Array:
-    """Return z: rows of length one."""
+    """Return z ``(n, D)``, rows of length one, of the features ``(n, d_v)`` of all views."""
     rows: Array = np.concatenate([unit(np.copysign(np.sqrt(np.abs(x)), x)) for x in views], 1)
     rows /= np.sqrt(len(views), dtype=rows.dtype)
     return rows

@@ -97,7 +97,7 @@ class JoinedLearner:
         return np.asarray(weight / weight.sum(1, keepdims=True))
 
     def learn_session(self, X: Any, y: Sequence[Any] | Array) -> Self:
-        """Teach all learners the same examples; a failure changes nothing."""
+        """Teach all learners the same examples with labels ``(n,)``; a failure changes nothing."""
         return self._change([partial(part.learn_session, x, y) for part, x in self._each(X)])
 
     def forget(self, label: Any) -> Self:

@@ -228,7 +228,7 @@ class FewShotLearner:
     def learn_session(self, X: ArrayLike | Mapping[str, ArrayLike], y: Sequence[Any] | Array) -> Self:
         """Learn new classes from a few examples of each, or known ones from more: any number of classes and of shots.
 
-        No base session is needed: a learner may begin here.
+        No base session is needed: a learner may begin here. X are images, or features ``(n, d)``, y labels ``(n,)``.
         """
         labels = _labels(y)
         if len(labels) == 0:
@@ -322,7 +322,7 @@ class FewShotLearner:
         return self._need("no class is known yet").familiarity.usualness(self.features(X))
 
     def why(self, X: ArrayLike | Mapping[str, ArrayLike], *, neighbours: int = 5) -> list[Why]:
-        """Return for each example why it has its answer; see ``faverage.fscil.why``."""
+        """Return for each example, of features ``(n, d)`` or images, why it has its answer; see ``fscil.why``."""
         views = self.features(X)
         state = self._need("no class is known yet")
         fused = self.fuse(state.members.scores(views))
@@ -333,7 +333,7 @@ class FewShotLearner:
         return self.scores_of(self.features(X))
 
     def head_scores(self, X: ArrayLike) -> Array:
-        """``member_scores`` under its old name."""
+        """``member_scores``, ``(n, K, N)``, under its old name."""
         renamed("head_scores", "member_scores")
         return self.member_scores(X)
 

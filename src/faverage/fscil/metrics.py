@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 
 def macro_f1(y: Array, predicted: Array, n_classes: int) -> float:
-    """Return the mean over classes of 2·TP / (2·TP + FP + FN), 0 where that is undefined.
+    """Return the mean over classes of 2·TP / (2·TP + FP + FN), 0 where that is undefined; labels and answers ``(n,)``.
 
     >>> macro_f1(np.array([0, 0, 1]), np.array([0, 1, 1]), 3)
     0.4444444444444444
@@ -84,7 +84,7 @@ class Outcome:
         return len(self.history)
 
     def add(self, y: Array, said: Array, seconds: float) -> None:
-        """Take in the answers on the test examples of all classes seen so far."""
+        """Take in the answers ``(n,)`` on the test examples of all classes seen so far."""
         known = self.sessions[: len(self.history) + 1]
         self.history.append(session_metrics(y, said, known))
         self.history[-1] |= {"forgetting": forgetting(self.history), "seconds": seconds}

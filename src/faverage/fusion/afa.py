@@ -12,9 +12,9 @@ import torch
 from faverage.afa.explain import Explanation, check_names, from_shares
 from faverage.afa.means import get_mean
 from faverage.afa.network import AFA
-from faverage.fusion._fits import SOFT, SOFTENINGS, LinearFit, ScalarFit, Tied
 from faverage.fusion.arrays import Array, folds_of, known_classes, number, softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
+from faverage.fusion.fits import SOFT, SOFTENINGS, LinearFit, ScalarFit, Tied
 
 __all__ = ["AFAFuser"]
 
@@ -38,7 +38,7 @@ STRUCTURES = ("auto", "scalar", "tied", "per_class", "full")
 class AFAFuser(Fuser):
     """Aggregated f-averages, fitted to the optimum, with everything chosen by held-out loss.
 
-    Candidates go from the plain mean with K weights to full matrices, each with its shrinkage (see ``_fits``). Each is
+    Candidates go from the plain mean with K weights to full matrices, each with its shrinkage (see ``fits``). Each is
     fitted on all folds but one and judged on that one. Where all models know all classes:
 
     - scalar: the arithmetic mean (weights free, or shrunk to equal ones; or with a temperature), the geometric mean
@@ -233,7 +233,7 @@ class Candidates:
     def fit(
         self, names: list[str], x: Array, y: Array, weight: Array, near: dict[str, Fit] | None = None
     ) -> dict[str, Fit]:
-        """Fit the named candidates to padded scores; wider structures are shrunk to the scalar geometric mean.
+        """Fit candidates to padded scores ``(n, K, N)``; wider structures are shrunk to the scalar geometric mean.
 
         ``near`` has fits to similar rows to start from.
         """

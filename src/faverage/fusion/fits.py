@@ -53,7 +53,7 @@ _EPS = 1e-12  # eps of the geometric mean of softened members; log of the member
 
 @dataclass
 class ScalarFit:
-    """p ∝ (Σ_j a_j x̃_j + floor)^T with one weight a model in each mean."""
+    """p ∝ (Σ_j a_j x̃_j + floor)^T with one weight a model in each mean: ``(J, K)``, and ``(J,)`` for the means."""
 
     means: tuple[str, ...]  # names; arithmetic and geometric are quick, others go through their own functions
     weights: Array  # (J, K)
@@ -152,7 +152,10 @@ class ScalarFit:
 
 @dataclass
 class LinearFit:
-    """log p = B log(softened members) + b, up to a constant: a geometric AFA with constant members."""
+    """log p = B log(softened members) + b, up to a constant: a geometric AFA with constant members.
+
+    B is ``(N, C·K)`` per class and ``(N, C·K·N)`` in full, b is ``(N,)``.
+    """
 
     structure: Literal["per_class", "full"]
     weights: Array  # B: (N, C·K) per class; (N, C·K·N) full, column (copy·K + k)·N + m is class m of model k
@@ -284,7 +287,7 @@ class LinearFit:
 
 
 def forward(mean: str, x: Array) -> Array:
-    """Return f(x) of a mean, of the same shape."""
+    """Return f(x) of a mean, for numbers of any shape."""
     if mean == "arithmetic":
         return x
     if mean == "geometric":
@@ -293,7 +296,7 @@ def forward(mean: str, x: Array) -> Array:
 
 
 def backward(mean: str, y: Array) -> tuple[Array, Array]:
-    """Return f⁻¹(y) of a mean and its derivative, both of the shape of ``y`` (or one number for all)."""
+    """Return f⁻¹(y) of a mean and its derivative (or one number for all), for numbers of any shape."""
     if mean == "arithmetic":
         return y, np.ones(1)
     if mean == "geometric":
@@ -396,7 +399,7 @@ class Tied:
         return self._losses(self._logits(t))
 
     def linear(self, t: Array) -> LinearFit:
-        """Return the fit with the weights of every class."""
+        """Return the fit with the weights ``(N, K)`` of every class."""
         by_group = np.zeros(self.patterns.shape)
         by_group[self.patterns] = t[: self.size]
         return LinearFit("per_class", by_group[self.group], t[self.size :][self.group], (self.softening,))
@@ -491,7 +494,7 @@ def cross_entropy(logits: Array, y: Array, weight: Array) -> tuple[float, Array]
 
 
 def lbfgs(objective: Callable[[Array], Any], start: Array, iterations: int, bounds: Any = None) -> Array:
-    """Minimise; ``objective`` returns value and gradient."""
+    """Minimise from ``start`` ``(p,)``; ``objective`` returns value and gradient."""
     options = {"maxiter": iterations, "maxcor": 20, "ftol": 1e-7, "gtol": 1e-5}
     result: Array = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
     return result
