@@ -134,7 +134,7 @@ class Parts:
 
 
 def read_parts(folder: Path, backbone: Callable[[Any], Any] | None, device: str) -> Parts:
-    """Read all of a learner but its fuser, arrays of any shape; nothing is fitted, and the errors are those of loading."""
+    """Read all of a learner but its fuser, arrays of any shape; nothing is fitted; errors are those of loading."""
     file = folder / "learner.safetensors"
     config, tensors = read_tensors(file, "learner")
     if config.get("backbone") == "given" and backbone is None:
