@@ -10,32 +10,32 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
 
-from faverage.experiment.features import Features, features_of_file
 from faverage.experiment.recipes import BEST
-from faverage.fscil import ViewLearner
+from faverage.features import FeatureSet
+from faverage.fscil import FewShotLearner
 from faverage.fscil.metrics import Outcome
 
-PAPER: dict[str, Any] = {
-    **{"means": ["arithmetic", "geometric", "harmonic"], "output": "softmax", "mixing": None, "scale": 10.0},
-    **{"padding": "inlierness", "lr": 0.01},
+PER_CLASS: dict[str, Any] = {
+    **{"fuser": "afa-paper", "members": "views"},
+    "fuser_options": {"structure": "per_class", "scale": 10.0, "lr": 0.01},
 }
-PER_CLASS = {"structure": "per_class", **PAPER}
 TRADE = {name: BEST[name] for name in ("balance", "calibration")}
 PAIRS: dict[str, Any] = {"ridge": None}
-ONE: dict[str, Any] = {"network": 1, **PAIRS}
+ONE: dict[str, Any] = {"network": 1, "balance": 1.0, **PAIRS}
 ROWS: list[tuple[str, dict[str, Any]]] = [
     ("nearest prototypes, one view", {"views": 1, "fuser": "prototypes"}),
     ("all views of the first network, their geometric mean", {**ONE, "fuser": "geometric"}),
-    ("AFA, one weight a class, stand-ins", {**ONE, "fuser_options": PER_CLASS, "rehearsal": "residual"}),
-    ("each shot left out in turn", {**ONE, "fuser_options": PER_CLASS}),
-    ("weights that classes of a kind share", {**ONE, "fuser_options": PAPER}),
-    ("output (Σ A x)^T instead of softmax", ONE),
+    ("AFA of the paper, but one weight a class, stand-ins", {**ONE, **PER_CLASS, "rehearsal": "residual"}),
+    ("each shot left out in turn", {**ONE, **PER_CLASS, "rehearsal": "left-out"}),
+    ("weights that classes of a kind share, fitted to the optimum", ONE),
     ("balance", {**ONE, "balance": TRADE["balance"]}),
     ("calibration", {**ONE, **TRADE}),
     ("the second network", {**PAIRS, **TRADE}),
@@ -49,39 +49,37 @@ ROWS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def columns_of(views: list[str], network: int | None, count: int | None) -> list[int]:
-    """Return the places of the views of one network, or of all; of them the first ``count``, or all.
+def views_of(views: Iterable[str], network: int | None, count: int | None) -> list[str]:
+    """Return the views of one network, or of all; of them the first ``count``, or all.
 
-    >>> columns_of(["network 1: plain", "network 2: plain", "network 2: flip"], 2, None)
-    [1, 2]
+    >>> views_of(["network 1: plain", "network 2: plain", "network 2: flip"], 2, None)
+    ['network 2: plain', 'network 2: flip']
     """
-    mine = [k for k, name in enumerate(views) if network is None or name.startswith(f"network {network}: ")]
-    return mine[:count]
+    return [name for name in views if network is None or name.startswith(f"network {network}: ")][:count]
 
 
-def measure(features: Features, views: list[str], row: dict[str, Any], draw: int, seed: int) -> list[dict[str, Any]]:
+def measure(features: FeatureSet, row: dict[str, Any], draw: int, seed: int) -> list[dict[str, Any]]:
     """Take one row through all sessions with one draw of the shots; return the metrics of each."""
     import torch
 
     torch.set_num_threads(1)
     options = {**row, "seed": seed}
-    places = columns_of(views, options.pop("network", None), options.pop("views", None))
-    width = features.prototypes.shape[1] // len(views)
-
-    def part(X: Any) -> Any:
-        return np.concatenate([X[:, k * width : (k + 1) * width] for k in places], 1)
-
-    drawn = features.redrawn(seed, draw)
-    learner = ViewLearner([views[k] for k in places], **options)
-    heads = [drawn.head[k] for k in places]
-    learner.fit_base(part(drawn.memory), drawn.memory_labels, head=heads, prototypes=part(drawn.prototypes))
-    outcome, test, labels = Outcome(drawn.sessions), part(drawn.test), drawn.test_labels
+    views = views_of(features.views, options.pop("network", None), options.pop("views", None))
+    drawn = replace(
+        features.redrawn(seed, draw),
+        views={view: features.views[view] for view in views},
+        prototypes={view: features.prototypes[view] for view in views},
+        heads={view: features.heads[view] for view in views},
+    )
+    learner = FewShotLearner(**options)
+    learner.fit_base(*drawn.examples(drawn.memory), head=drawn.heads, prototypes=drawn.prototypes)
+    outcome = Outcome(drawn.sessions)
     for k in range(len(drawn.sessions)):
         if k > 0:
-            X, y = drawn.train[k - 1]
-            learner.learn_session(part(X), y)
-        seen = np.isin(labels, np.concatenate(drawn.sessions[: k + 1]))
-        outcome.add(labels[seen], learner.predict(test[seen]), 0.0)
+            learner.learn_session(*drawn.examples(drawn.shots[k - 1]))
+        classes = np.concatenate(drawn.sessions[: k + 1])
+        test, labels = drawn.examples(drawn.test[np.isin(drawn.labels[drawn.test], classes)])
+        outcome.add(labels, learner.predict(test), 0.0)
     sessions: list[dict[str, Any]] = outcome.to_dict()["sessions"]
     return sessions
 
@@ -95,16 +93,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=-1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with np.load(options.features) as file:
-        views = [str(name) for name in file["views"]]
-    if not columns_of(views, 2, None):
+    features = FeatureSet.load(options.features)
+    if not views_of(features.views, 2, None):
         raise SystemExit(
             f"{options.features} has views of one network, expected those of two: save those of the recipe"
         )
-    features = features_of_file(options.features, views)
     todo = [(name, row, draw) for name, row in ROWS for draw in range(options.draws)]
     jobs = Parallel(n_jobs=options.jobs, return_as="generator")
-    found = jobs(delayed(measure)(features, views, row, draw, options.seed) for _, row, draw in todo)
+    found = jobs(delayed(measure)(features, row, draw, options.seed) for _, row, draw in todo)
     results: dict[str, list[Any]] = {}
     print("| after the last session (%) | F1 | accuracy | base | new |\n|---|---:|---:|---:|---:|")
     for (name, _, _), sessions in zip(todo, found, strict=True):
@@ -115,7 +111,9 @@ def main() -> None:
             cells = " | ".join(f"{m:.2f} ± {s:.2f}" for m, s in zip(mean, spread, strict=True))
             print(f"| {name} | {cells} |", flush=True)
     if options.json:
-        options.json.write_text(json.dumps({"views": views, "draws": options.draws, "rows": results}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({"views": list(features.views), "draws": options.draws, "rows": results}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

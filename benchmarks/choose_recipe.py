@@ -92,8 +92,8 @@ class Pretend:
             else:
                 found[name] = {"features": features.astype(np.float16), "labels": self.labels[rows]}
         heads = base_heads(model, views)
-        weights = [head.weight if isinstance(head, CosineHead) else head[0] for head in heads]
-        offsets = [np.zeros(len(means)) if isinstance(head, CosineHead) else head[1] for head in heads]
+        weights = [head.weight for head in heads]
+        offsets = [np.zeros(len(means)) if isinstance(head, CosineHead) else head.bias for head in heads]
         found["held"] |= {
             "prototypes": means.astype(np.float32),
             "head_weight": np.stack(weights, 1),

@@ -21,7 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +32,20 @@ from numpy.typing import NDArray
 
 import faverage
 from faverage.experiment.recipes import BEST
-from faverage.fscil import CosineHead, ViewLearner, session_metrics
+from faverage.features import FeatureSet
+from faverage.fscil import CosineHead, FewShotLearner, LinearHead, session_metrics
 from faverage.storage import replacing
 
 Array = NDArray[Any]
 PER_CLASS: dict[str, Any] = {
-    **{"structure": "per_class", "means": ["arithmetic", "geometric", "harmonic"], "mixing": None},
-    **{"output": "softmax", "scale": 10.0, "lr": 0.01},
+    **{"fuser": "afa-paper", "members": "views", "ridge": None},
+    "fuser_options": {"structure": "per_class", "scale": 10.0, "lr": 0.01},
 }
-ROWS: dict[str, dict[str, Any]] = {  # options of ViewLearner
+ROWS: dict[str, dict[str, Any]] = {  # options of FewShotLearner
     "one-view": {"fuser": "prototypes"},
     **{name: {"fuser": name} for name in ("arithmetic", "geometric", "log-pool", "logistic", "afa")},
     **{f"{name}-no-ridge": {"fuser": name, "ridge": None} for name in ("log-pool", "afa")},
-    **{
-        f"afa-per-class-{kind}": {"fuser": "afa", "fuser_options": PER_CLASS, "rehearsal": kind, "ridge": None}
-        for kind in ("residual", "left-out")
-    },
+    **{f"afa-per-class-{kind}": {**PER_CLASS, "rehearsal": kind} for kind in ("residual", "left-out")},
 }
 BALANCES, CALIBRATIONS = (1.0, 1.5, 2.0, 2.5, 3.0), (0.0, 0.1, 0.2, 0.3, 0.5)
 MEMORY, SHOTS, TESTS = 20, 5, 40  # images of each class; tests of known classes are all that are left
@@ -55,36 +53,15 @@ VIEWS = ["plain", "rotate-90", "rotate-180", "rotate-270"]  # where no .json nam
 METRICS = {"f1": "F1", "accuracy": "accuracy", "base": "base", "new": "new"}
 
 
-@dataclass
-class Seen:
-    """What one or more networks saw of images that training did not see, views side by side.
-
-    Attributes:
-        views, widths: name and number of columns of each view.
-        heads: base head of each view.
-        prototypes: ``(C, D)`` of the known classes.
-        held, held_labels: features ``(n, D)`` of known classes.
-        new, new_labels: of pretend-new ones.
-    """
-
-    views: list[str]
-    widths: list[int]
-    heads: list[Any]
-    prototypes: Array
-    held: Array
-    held_labels: Array
-    new: Array
-    new_labels: Array
-
-    def draw(self, seed: int) -> tuple[Array, Array, Array, Array]:
-        """Return rows of ``held`` for memory and tests, and rows of ``new`` for shots and tests."""
-        rng = np.random.default_rng([seed, 3])
-        new = [np.flatnonzero(self.new_labels == c) for c in np.unique(self.new_labels)]
-        held = [np.flatnonzero(self.held_labels == c) for c in range(len(self.prototypes))]
-        memory = np.concatenate([rng.permutation(rows)[:MEMORY] for rows in held])
-        shots = np.concatenate([rng.permutation(rows)[:SHOTS] for rows in new])
-        tests = np.setdiff1d(np.arange(len(self.held)), memory)
-        return memory, tests, shots, np.concatenate([np.setdiff1d(rows, shots)[:TESTS] for rows in new])
+def drawn(features: FeatureSet, seed: int) -> FeatureSet:
+    """Return the same with what one draw takes for memory, shots and tests of all that was seen."""
+    rng, labels = np.random.default_rng([seed, 3]), features.labels
+    new = [np.flatnonzero(labels == c) for c in features.sessions[1]]
+    held = [np.flatnonzero(labels == c) for c in features.sessions[0]]
+    memory = np.concatenate([rng.permutation(rows)[:MEMORY] for rows in held])
+    shots = np.concatenate([rng.permutation(rows)[:SHOTS] for rows in new])
+    tests = [np.setdiff1d(np.concatenate(held), memory), *(np.setdiff1d(rows, shots)[:TESTS] for rows in new)]
+    return replace(features, memory=memory, shots=(shots,), test=np.concatenate(tests))
 
 
 def parts_of(network: str) -> tuple[list[tuple[str, int | None]], int | None]:
@@ -108,7 +85,7 @@ def files_of(folder: Path, network: str, split: int) -> list[Path]:
     return [folder / f"{name}.{split}.{part}.npz" for name in names for part in ("held", "new")]
 
 
-def read(folder: Path, network: str, split: int) -> Seen:
+def read(folder: Path, network: str, split: int) -> FeatureSet:
     """Return what the trainings of a network, ``a+b`` for two, saw; SystemExit where files are missing or disagree."""
     for file in files_of(folder, network, split):
         if not file.is_file():
@@ -118,9 +95,9 @@ def read(folder: Path, network: str, split: int) -> Seen:
     trainings, known = parts_of(network)
     if len({name for name, _ in trainings}) < len(trainings):
         raise SystemExit(f"the network {network!r} has a training twice: name each once")
-    views: list[str] = []
-    heads: list[Any] = []
-    columns: dict[str, list[Array]] = {"held": [], "new": [], "prototypes": []}
+    views: dict[str, Array] = {}
+    prototypes: dict[str, Array] = {}
+    heads: dict[str, LinearHead | CosineHead] = {}
     labels: dict[str, Array] = {}
     for name, count in trainings:
         arrays = {part: dict(np.load(folder / f"{name}.{split}.{part}.npz")) for part in ("held", "new")}
@@ -136,65 +113,67 @@ def read(folder: Path, network: str, split: int) -> Seen:
             raise SystemExit(f"{name}.{split} has features of {n_views} views and names of {len(own)}: train it again")
         if not 1 <= (count or n_views) <= n_views:
             raise SystemExit(f"{network}: {name} has {n_views} views, {count} were asked for")
-        views += [f"{name}: {view}" for view in own[:count]]
-        for v in range(count or n_views):
-            weight, scale = held["head_weight"][:, v], float(held["scale"])
-            heads.append(CosineHead(weight, scale) if scale > 0 else (weight, held["head_bias"][:, v]))
-            columns["prototypes"].append(held["prototypes"][:, v])
-            for part in arrays:
-                columns[part].append(arrays[part]["features"][:, v].astype(np.float32))
+        for v, view in enumerate(own[:count]):
+            named, weight, scale = f"{name}: {view}", held["head_weight"][:, v], float(held["scale"])
+            heads[named] = CosineHead(weight, scale) if scale > 0 else LinearHead(weight, held["head_bias"][:, v])
+            prototypes[named] = held["prototypes"][:, v]
+            views[named] = np.concatenate([one["features"][:, v].astype(np.float32) for one in arrays.values()])
     for part, least in (("held", MEMORY), ("new", SHOTS)):
         fewest = int(np.unique(labels[part], return_counts=True)[1].min())
         if fewest <= least:
             raise SystemExit(f"{network}.{split}.{part}: a class has {fewest} images, at least {least + 1} are needed")
-    seen = Seen(
+    n_known, n_all = len(next(iter(prototypes.values()))), 1 + int(labels["new"].max())
+    none = np.zeros(0, dtype=np.int64)
+    seen = FeatureSet(
         views=views,
-        widths=[features.shape[1] for features in columns["held"]],
+        labels=np.concatenate([labels["held"], labels["new"]]),
+        sessions=[list(range(n_known)), list(range(n_known, n_all))],
+        memory=none,
+        shots=(none,),
+        test=none,
+        spare=none,
+        prototypes=prototypes,
         heads=heads,
-        **{part: np.concatenate(found, 1) for part, found in columns.items()},
-        **{f"{part}_labels": found for part, found in labels.items()},
+        class_names=[str(c) for c in range(n_all)],
+        source=network,
     )
     return seen if known is None else fewer(seen, known)
 
 
-def fewer(seen: Seen, known: int) -> Seen:
+def fewer(seen: FeatureSet, known: int) -> FeatureSet:
     """Return the same with the first ``known`` of the known classes alone."""
-    all_known, kept_rows = len(seen.prototypes), seen.held_labels < known
+    all_known = len(seen.sessions[0])
     if not 2 <= known <= all_known:
         raise SystemExit(f"{known} known classes were asked for, expected 2 to {all_known}")
+    rows, classes = (seen.labels < known) | (seen.labels >= all_known), np.arange(all_known) < known
+    labels = seen.labels[rows]
     return replace(
         seen,
-        heads=[
-            CosineHead(head.weight[:known], head.scale)
-            if isinstance(head, CosineHead)
-            else (head[0][:known], head[1][:known])
-            for head in seen.heads
-        ],
-        prototypes=seen.prototypes[:known],
-        held=seen.held[kept_rows],
-        held_labels=seen.held_labels[kept_rows],
-        new_labels=seen.new_labels - all_known + known,
+        views={view: x[rows] for view, x in seen.views.items()},
+        labels=np.where(labels < known, labels, labels - all_known + known),
+        sessions=[list(range(known)), [c - all_known + known for c in seen.sessions[1]]],
+        prototypes={view: means[classes] for view, means in seen.prototypes.items()},
+        heads={view: head.of_rows(classes) for view, head in seen.heads.items()},
     )
 
 
 def measure(folder: Path, network: str, split: int, settings: dict[str, Any], draw: int) -> dict[str, float]:
     """Learn the pretend-new classes once; return the metrics on other images, all in [0, 1], and seconds."""
     torch.set_num_threads(1)
-    seen = read(folder, network, split)
-    memory, tests, shots, others = seen.draw(draw)
+    seen = drawn(read(folder, network, split), draw)
     start = time.perf_counter()
-    learner = ViewLearner(seen.views, widths=seen.widths, seed=draw, **settings)
-    learner.fit_base(seen.held[memory], seen.held_labels[memory], head=seen.heads, prototypes=seen.prototypes)
-    learner.learn_session(seen.new[shots], seen.new_labels[shots])
-    said = learner.predict(np.concatenate([seen.held[tests], seen.new[others]]))
+    learner = FewShotLearner(seed=draw, **settings)
+    learner.fit_base(*seen.examples(seen.memory), head=seen.heads, prototypes=seen.prototypes)
+    learner.learn_session(*seen.examples(seen.shots[0]))
+    test, y = seen.examples(seen.test)
+    said = learner.predict(test)
     seconds = time.perf_counter() - start
-    y = np.concatenate([seen.held_labels[tests], seen.new_labels[others]])
-    found = session_metrics(y, said, [np.arange(len(seen.prototypes)), np.unique(seen.new_labels)])
+    found = session_metrics(y, said, [np.array(group) for group in seen.sessions])
     return {name: found[name] for name in METRICS} | {"seconds": seconds}
 
 
 def rows_of(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return the rows to compare: options of ViewLearner by name."""
+    """Return the rows to compare: options of FewShotLearner by name."""
     usual = {"balance": options.balance, "calibration": options.calibration}
     rows = {name: {**ROWS[name], **usual} for name in options.rows}
     if options.grid:
@@ -307,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"cannot write {options.json}: the folder {options.json.parent} does not exist")
     try:
         for settings in rows.values():
-            ViewLearner(["plain"], **settings)
+            FewShotLearner(**settings)
     except ValueError as error:
         parser.error(str(error))
     run(options, rows)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from faverage.experiment.base import train_on
 from faverage.experiment.config import RunConfig
-from faverage.experiment.features import train_on
 from faverage.experiment.pictures import load_pictures
 from faverage.vision import extract_features, hold_out
 

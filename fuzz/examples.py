@@ -133,12 +133,15 @@ def fuser_files() -> dict[str, bytes]:
     for name in fuser_names():
         file = get_fuser(name).fit(given, y).save(home() / "fuser.safetensors")
         found[name] = Path(file).read_bytes()
+    given[:, 1, 0] = given[:, 2, :2] = np.nan
+    tied = get_fuser("afa", structure="tied", means=("geometric", "harmonic")).fit(given, y)
+    found["afa, tied"] = tied.save(home() / "fuser.safetensors").read_bytes()
     return found
 
 
 @functools.cache
 def learner_folders() -> dict[str, Path]:
-    """Learners on disk: of features with several sessions, and of one session alone."""
+    """Learners on disk: of features with several sessions, of two views, and one that began with nothing."""
     from faverage.fscil import FewShotLearner
 
     rng = np.random.default_rng(0)
@@ -150,6 +153,13 @@ def learner_folders() -> dict[str, Path]:
         learner.learn_session(x[60:65].astype(np.float32), y[60:65])
         learner.learn_session(x[80:85].astype(np.float32), y[80:85])
         found[name] = Path(learner.save(home() / f"learner-{name}"))
+    views = {"wide": x.astype(np.float32), "narrow": x[:, :4].astype(np.float32)}
+    nothing = FewShotLearner(balance=2.0)
+    for c in range(3):
+        nothing.learn_session(
+            {view: one[20 * c : 20 * c + 4 - c] for view, one in views.items()}, [f"class {c}"] * (4 - c)
+        )
+    found["views"] = Path(nothing.save(home() / "learner-views"))
     return found
 
 

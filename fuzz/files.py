@@ -6,6 +6,7 @@ from fuzz.formats import change_npz, change_parquet
 from fuzz.fusing import Apply, Fuse, LabelFile, Predictions
 from fuzz.images import Archive, Picture
 from fuzz.learned import FuserFile, Learner, ModelFolder, Network
+from fuzz.lessons import Lessons
 from fuzz.mutate import change_text
 from fuzz.runs import Features, FinishedRun, Settings, Weights
 from fuzz.target import Target
@@ -23,6 +24,7 @@ def file_targets() -> list[Target]:
         Archive("photos", 100),
         Archive("cifar", 150),
         Learner(),
+        Lessons(),
         Predictions("csv", 1400, change_text),
         Predictions("npz", 900, change_npz),
         Predictions("parquet", 300, change_parquet),

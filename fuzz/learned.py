@@ -133,7 +133,8 @@ class Learner(Folder):
 
         learner = FewShotLearner.load(work / "learner", device="cpu")
         if learner.backbone is None:
-            given: Any = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+            draw = np.random.default_rng(0)
+            given: Any = {view: draw.normal(size=(4, d)).astype(np.float32) for view, d in learner.known.widths.items()}
         else:
             given = np.stack([np.asarray(sound.picture(k)) for k in range(2)])
         answers = learner.predict_proba(given)

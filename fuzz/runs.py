@@ -48,16 +48,18 @@ class Features(Target):
     def read(self, rng: Random, work: Path) -> None:
         """Everything is finite, and of shapes that fit."""
         from faverage.experiment import RunConfig
-        from faverage.experiment.features import features_of_file
+        from faverage.features import FeatureSet
 
         file = work / "features.npz"
         config = RunConfig.build("folder", None, {"features": str(file), "jobs": 1, "methods": "prototypes"})
-        found = features_of_file(file, config.views)
-        for array in (found.memory, found.prototypes, found.test):
-            if not np.isfinite(np.asarray(array)).all():
+        found = FeatureSet.load(file, config.views)
+        for view, x in found.views.items():
+            if not np.isfinite(x).all() or not np.isfinite(found.prototypes[view]).all():
                 raise Broken("features are not finite")
-        if len(found.memory) != len(found.memory_labels) or len(found.test) != len(found.test_labels):
-            raise Broken("features do not fit their labels")
+            if len(x) != len(found.labels) or found.heads[view].weight.shape != found.prototypes[view].shape:
+                raise Broken("features do not fit their labels, or heads their prototypes")
+        if sum(map(len, (found.memory, found.test, *found.shots))) != len(found.labels):
+            raise Broken("examples are neither memory, shots nor tests")
 
 
 _RUN = b"""\

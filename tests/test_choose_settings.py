@@ -116,26 +116,28 @@ def test_stopped_calls_go_on(
 
 def test_draws_keep_their_parts_apart(script: ModuleType, folder: Path) -> None:
     seen = script.read(folder, "plain-1+turned-1", 0)
-    assert seen.views == ["plain-1: plain", "plain-1: rotate-90", "turned-1: plain", "turned-1: flip"]
-    assert seen.widths == [WIDTH] * 4 and seen.held.shape == (180, 32) and seen.new.shape == (150, 32)
+    assert list(seen.views) == ["plain-1: plain", "plain-1: rotate-90", "turned-1: plain", "turned-1: flip"]
+    assert all(x.shape == (180 + 150, WIDTH) for x in seen.views.values())
     alone = script.read(folder, "turned-1", 0)
-    np.testing.assert_array_equal(seen.held[:, 16:], alone.held)
-    memory, tests, shots, others = seen.draw(0)
-    np.testing.assert_array_equal(np.sort([*memory, *tests]), np.arange(180))
-    assert not set(shots) & set(others)
-    assert np.bincount(seen.held_labels[memory]).tolist() == [20] * KNOWN
-    assert np.bincount(seen.new_labels[shots]).tolist() == [0] * KNOWN + [5] * NEW
-    assert np.bincount(seen.new_labels[others]).tolist() == [0] * KNOWN + [40] * NEW
-    assert set(memory) != set(seen.draw(1)[0])
+    assert all(np.array_equal(seen.views[view], x) for view, x in alone.views.items())
+    drawn = script.drawn(seen, 0)
+    (shots,), known = drawn.shots, drawn.labels[drawn.test] < KNOWN
+    np.testing.assert_array_equal(np.sort([*drawn.memory, *drawn.test[known]]), np.arange(180))
+    assert not set(shots) & set(drawn.test)
+    assert np.bincount(drawn.labels[drawn.memory]).tolist() == [20] * KNOWN
+    assert np.bincount(drawn.labels[shots]).tolist() == [0] * KNOWN + [5] * NEW
+    assert np.bincount(drawn.labels[drawn.test[~known]]).tolist() == [0] * KNOWN + [40] * NEW
+    assert set(drawn.memory) != set(script.drawn(seen, 1).memory)
 
 
 def test_some_views_and_some_known_classes(script: ModuleType, folder: Path) -> None:
     whole, part = (script.read(folder, name, 0) for name in ("turned-1+plain-1", "turned-1+plain-1@1:4"))
-    assert part.views == ["turned-1: plain", "turned-1: flip", "plain-1: plain"]
-    kept = whole.held_labels < 4
-    np.testing.assert_array_equal(part.held, whole.held[kept][:, : 3 * WIDTH])
-    assert part.prototypes.shape == (4, 3 * WIDTH) and np.unique(part.new_labels).tolist() == [4, 5, 6]
-    assert [len(head.weight if hasattr(head, "weight") else head[0]) for head in part.heads] == [4, 4, 4]
+    assert list(part.views) == ["turned-1: plain", "turned-1: flip", "plain-1: plain"]
+    kept = (whole.labels < 4) | (whole.labels >= KNOWN)
+    assert all(np.array_equal(x, whole.views[view][kept]) for view, x in part.views.items())
+    assert part.sessions == [[0, 1, 2, 3], [4, 5, 6]] and np.unique(part.labels).tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert all(means.shape == (4, WIDTH) for means in part.prototypes.values())
+    assert [len(head.weight) for head in part.heads.values()] == [4, 4, 4]
     measured = script.measure(folder, "turned-1+plain-1@1:4", 0, {"fuser": "log-pool"}, 0)
     assert measured["f1"] > 0.9
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+import faverage.fscil
 from faverage.experiment import RunConfig
-from faverage.experiment.ready import file_views
 from faverage.experiment.sweep.plan import Plan
+from faverage.features import file_views
 from faverage.fscil import FewShotLearner
 from faverage.storage import read_tensors, write_tensors
 from faverage.vision import BaseModel, View, get_views, rotation_heads, train_base, turn_heads
@@ -104,3 +105,12 @@ def test_learners(tmp_path: Path) -> None:
         again = FewShotLearner.load(tmp_path / "l")
     with pytest.warns(DeprecationWarning, match="'draws' is now 'stand_ins'"):
         assert (again.stand_ins, again.draws) == (7, 7)
+
+
+@pytest.mark.parametrize(("name", "words"), [("ViewLearner", "FewShotLearner takes any number"), ("Memory", "known")])
+def test_names_that_are_gone_say_what_to_use(name: str, words: str) -> None:
+    with pytest.raises(ImportError, match=rf"faverage\.fscil\.{name} is gone: .*{words}"):
+        exec(f"from faverage.fscil import {name}")
+    with pytest.raises(ImportError, match="is gone"):
+        getattr(faverage.fscil, name)
+    assert not hasattr(faverage.fscil, "Nothing")

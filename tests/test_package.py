@@ -21,7 +21,7 @@ SOURCE = Path(faverage.__file__).parent
 ROOMS = (
     *("deprecation", "errors", "registry", "code", "threads", "report", "progress", "storage"),
     *("afa", "fusion", "estimators", "prediction_files"),
-    *("data", "vision", "fscil", "rivals", "experiment"),
+    *("data", "vision", "fscil", "features", "rivals", "experiment"),
     *("app", "cli", "__main__"),
 )
 APART = {("estimators", "prediction_files"), ("rivals", "fscil"), ("data", "fusion"), ("vision", "fusion")}

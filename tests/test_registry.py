@@ -19,6 +19,7 @@ from faverage.data import Benchmark, DataError, benchmark_names, load_benchmark,
 from faverage.data.assemble import assemble
 from faverage.data.registry import BENCHMARKS, Protocol, Request
 from faverage.errors import UserError
+from faverage.fscil import FewShotLearner
 from faverage.fusion import FUSERS, Fuser, fuser_names, get_fuser, register_fuser
 from faverage.registry import Registry, adopt, outside
 from faverage.rivals import RIVALS, Rival, get_rival, register_rival
@@ -119,12 +120,34 @@ def test_the_mean_in_a_network() -> None:
     assert len(history.train) == 2 and network.config()["means"][0] == {"name": "cubic"}
 
 
-def test_the_fuser_in_an_estimator() -> None:
-    rng = np.random.default_rng(0)
+MEMBERS = [("lr", LogisticRegression()), ("nb", GaussianNB())]
+
+
+def blobs() -> tuple[np.ndarray, np.ndarray]:
     y = np.arange(90) % 3
-    X = rng.normal(size=(90, 4)) + 2 * y[:, None]
-    members = [("lr", LogisticRegression()), ("nb", GaussianNB())]
-    assert AFAClassifier(members, fuser="middle").fit(X, y).score(X, y) > 0.8
+    return np.random.default_rng(0).normal(size=(90, 4)) + 2 * y[:, None], y
+
+
+def test_the_fuser_in_an_estimator() -> None:
+    X, y = blobs()
+    assert AFAClassifier(MEMBERS, fuser="middle").fit(X, y).score(X, y) > 0.8
+
+
+def test_the_mean_among_those_of_afa() -> None:
+    X, y = blobs()
+    options = {"means": ["arithmetic", "geometric", "cubic"]}
+    model = AFAClassifier(MEMBERS, fuser_options=options).fit(X, y)
+    assert {"cubic, T", "all, T"} <= set(model.fuser_.losses) and model.score(X, y) > 0.8
+    alone = AFAClassifier(MEMBERS, fuser_options={"means": ["cubic"]}).fit(X, y)
+    assert list(alone.fuser_.weights) == ["cubic, T"] and alone.score(X, y) > 0.8
+    assert [tuple(row) for row in alone.explain().means.rows] == [("cubic", 1.0)]
+
+
+def test_the_mean_in_a_learner() -> None:
+    X, y = blobs()
+    options = {"structure": "scalar", "means": ["arithmetic", "cubic"], "combine": "best"}
+    learner = FewShotLearner(fuser_options=options).learn_session(X[:15], y[:15])
+    assert set(learner.chosen()) <= {"cubic, T", "all, T"} and (learner.predict(X) == y).mean() > 0.6
 
 
 def test_the_fuser_in_the_comparison_of_files(tmp_path: Path) -> None:
@@ -158,7 +181,9 @@ def test_all_methods_are_those_from_outside_too(tmp_path: Path) -> None:
 def test_names_come_in_order() -> None:
     assert mean_names() == ["arithmetic", "geometric", "harmonic", "power", "cubic"]
     assert fuser_names()[-1] == "middle" and RIVALS.names() == ["lucir", "eeil", "sppr", "cec", "fact", "nearest"]
-    assert backbone_names() == ["pixels", "resnet18_large", "resnet18_small", "tiny"] and "stripes" in benchmark_names()
+    lite = [f"efficientnet_lite{k}" for k in range(3)]
+    assert backbone_names() == [*lite, "pixels", "resnet18_large", "resnet18_small", "tiny"]
+    assert "stripes" in benchmark_names()
     assert (Cubic.name, Middle.name, Nearest.name) == ("cubic", "middle", "nearest")
 
 

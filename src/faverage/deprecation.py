@@ -14,9 +14,9 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
-__all__ = ["MOVED", "DroppedWarning", "install", "renamed", "shown", "without_effect"]
+__all__ = ["MOVED", "DroppedWarning", "gone", "install", "renamed", "shown", "without_effect"]
 
 MOVED = {
     **{name: f"afa.{name}" for name in ("means", "simplex", "groups", "network", "export")},
@@ -40,6 +40,16 @@ def renamed(old: str, new: str) -> None:
     """Warn that a name has been replaced by another."""
     said = f"'{old}' is now '{new}': use that, the old word will be an error in the next version"
     warnings.warn(said, DroppedWarning, stacklevel=3)
+
+
+def gone(old: str, instead: str) -> NoReturn:
+    """Raise ImportError for a name that no other can take the place of as it is.
+
+    Args:
+        old: its full name.
+        instead: what to use, as a sentence.
+    """
+    raise ImportError(f"{old} is gone: {instead}")  # an AttributeError would lose its words in ``from … import``
 
 
 def without_effect(name: str) -> None:

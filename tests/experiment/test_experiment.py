@@ -16,7 +16,7 @@ from faverage.experiment import ConfigError, RunConfig, run
 from faverage.experiment.results import PAPER
 from helpers_paths import FEATURES, TESTS
 
-FAST = {"epochs": 2, "methods": "prototypes,arithmetic,afa", "jobs": 1}
+FAST = {"epochs": 2, "methods": "prototypes,arithmetic,afa-paper,afa", "jobs": 1}
 
 
 def numbers(folder: Path) -> dict:
@@ -40,26 +40,30 @@ def test_results_hold_what_is_needed(digits: Path) -> None:
     assert results["dataset"] == "digits" and results["seed"] == 0 and results["versions"]["torch"]
     assert [s["classes"] for s in results["protocol"]["sessions"]] == [6, 2, 2]
     assert results["protocol"]["source"] == "seeded draw (seed 0)"
-    for method in ("prototypes", "arithmetic", "afa"):
+    for method in ("prototypes", "arithmetic", "afa-paper", "afa"):
         sessions = results["methods"][method]["sessions"]
         assert len(sessions) == 3 and sessions[0]["new"] is None
         assert all(0 <= s[k] <= 1 for s in sessions[1:] for k in ("f1", "accuracy", "base", "new", "harmonic"))
         for kind in ("base", "new"):
             assert sum(results["methods"][method]["confusion"][kind].values()) == pytest.approx(1)
-    afa = results["methods"]["afa"]
-    assert len(afa["history"]["train"]) == 40
-    assert afa["explanation"]["heads"] == ["base", "session 1", "session 2"]
-    assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in afa["explanation"]["shares"])
+    paper, afa = results["methods"]["afa-paper"], results["methods"]["afa"]
+    assert len(paper["history"]["train"]) == 40 and paper["chosen"] is None
+    assert paper["explanation"]["heads"] == ["base head", "session 1", "session 2"]
+    assert afa["explanation"]["heads"] == ["base head", "prototypes", "ridge"]
+    for method in (paper, afa):
+        assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in method["explanation"]["shares"])
+    assert sum(afa["chosen"].values()) == pytest.approx(1) and all(name.startswith("tied") for name in afa["chosen"])
     assert len(results["base"]["history"]["loss"]) == 2
 
 
 def test_all_files_are_there(digits: Path) -> None:
     for name in ("results.json", "table.md", "table.tex", "table.csv", "report.html"):
         assert (digits / name).stat().st_size > 100, name
-    assert "| afa |" in (digits / "table.md").read_text()
+    for name in ("table.md", "report.html"):  # with what it chose
+        assert "afa (tied " in (digits / name).read_text()
     assert r"\textbf" in (digits / "table.tex").read_text()
     lines = (digits / "table.csv").read_text().splitlines()
-    assert lines[0].startswith("method,session,accuracy") and len(lines) == 1 + 3 * 3
+    assert lines[0].startswith("method,session,accuracy") and len(lines) == 1 + 4 * 3
 
 
 @pytest.mark.slow
@@ -166,7 +170,8 @@ def test_the_papers_tables_are_complete() -> None:
 @pytest.mark.data
 @pytest.mark.skipif(not FEATURES.exists(), reason="no mini-ImageNet features under FAVERAGE_DATA")
 def test_plain_methods_on_real_features(tmp_path: Path) -> None:
-    settings = {"features": str(FEATURES), "methods": "prototypes,arithmetic,geometric,harmonic", "jobs": 1}
+    methods = "prototypes,arithmetic,geometric,harmonic"  # the paper's fuse a head a session
+    settings = {"features": str(FEATURES), "methods": methods, "members": "sessions", "jobs": 1}
     results = run(RunConfig.build("mini-imagenet", None, settings), tmp_path)
     last = {name: 100 * method["sessions"][-1]["f1"] for name, method in results["methods"].items()}
     assert last["prototypes"] == pytest.approx(50.2, abs=0.1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from faverage.experiment import ConfigError, RunConfig, recipes
-from faverage.experiment.base import Beside, train_on
+from faverage.experiment.base import train_on
 from faverage.experiment.config import OF_NETWORKS
 from faverage.experiment.pictures import load_pictures, seen_by
 from faverage.experiment.rivals import rival_recipe
@@ -98,7 +98,8 @@ def test_members_of_the_explanation_are_named_and_rivals_keep_to_the_run(tmp_pat
     results = done(text, tmp_path / "out")
     assert results["methods"]["lucir"]["base"]["recipe"]["base"]["epochs"] == 1
     assert results["methods"]["afa"]["explanation"]["heads"] == [
-        *("network 1: plain, base", "network 1: plain", "network 2: plain, base", "network 2: plain", "ridge"),
+        *("network 1: plain, base head", "network 1: plain, prototypes"),
+        *("network 2: plain, base head", "network 2: plain, prototypes", "ridge"),
     ]
 
 
@@ -164,7 +165,9 @@ def test_networks_of_different_widths_and_in_a_sweep(tmp_path: Path, monkeypatch
     assert [outcome.error for outcome in outcomes] == ["", ""]
     base, run = plan.tasks.values()
     features = read_shared(tmp_path / "work" / base.folder, False)
-    assert features is not None and features.widths == [features.prototypes.shape[1] - 48, 24, 24]
+    assert features is not None and list(features.views) == run.config.view_names
+    assert [x.shape[1] for x in features.of(features.test[:1]).values()][1:] == [24, 24]
+    assert all(features.heads[view].weight.shape == means.shape for view, means in features.prototypes.items())
     assert outcomes[1].record["held_out_loss"] > 0 and run.config.many
 
 
@@ -286,11 +289,3 @@ def test_the_recipe_best_lies_under_the_file(tmp_path: Path, monkeypatch: pytest
     assert built("recipe: best\n", tmp_path).epochs == 8 and built("seed: 0\n", tmp_path) == plain
     for name in ("lucir", "cec"):
         assert rival_recipe(name, replace(plain, recipe="best")) == rival_recipe(name, plain)
-
-
-def test_features_beside_each_other_are_read_by_rows() -> None:
-    parts = [np.arange(12.0).reshape(4, 3), np.arange(8.0).reshape(4, 2)]
-    both, whole = Beside(parts), np.concatenate(parts, 1)
-    assert both.shape == whole.shape and len(both) == 4
-    for rows in ([3, 0], slice(1, 3), np.array([True, False, True, False]), 2):
-        assert np.array_equal(both[rows], whole[rows])

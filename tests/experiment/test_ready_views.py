@@ -2,55 +2,26 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from faverage.experiment import ConfigError, RunConfig
-from faverage.experiment.features import features_of_file
-from faverage.experiment.fusers import learner_of
-from faverage.experiment.ready import file_views, read_features, write_features
+from faverage.experiment import ConfigError, RunConfig, run_method
 from faverage.experiment.recipes import BEST
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.work import mark
-from faverage.fscil import CosineHead, FewShotLearner, ViewLearner
+from faverage.features import FeatureSet, file_views
+from faverage.fscil import CosineHead, FewShotLearner
+from helpers_features import BASE, VIEWS, D, made, plain
 from helpers_run import command, numbers, said
 
-VIEWS = ["plain", "rotate-90", "rotate-180"]
-BASE, NEW, D = 4, 5, 6
 RUN = "epochs: 1\nmethods: [prototypes, no-fine-tuning, geometric, log-pool, logistic, afa]\njobs: 1\n"
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_cache")]
-
-
-def made(path: Path, **changes: Any) -> Path:
-    """A small file with three views and cosine heads; a change to None leaves an array out."""
-    rng = np.random.default_rng(0)
-    centres = np.abs(3 * rng.normal(size=(BASE + NEW, 3, D)))
-    labels = {
-        "test": np.arange(36) % (BASE + NEW),
-        "novel": BASE + np.arange(25) % NEW,
-        "base_memory": np.arange(20) % BASE,
-    }
-    data: dict[str, Any] = {name: np.abs(centres[y] + rng.normal(size=(len(y), 3, D))) for name, y in labels.items()}
-    data |= {f"{name}_labels": y for name, y in labels.items()} | {"views": np.array(VIEWS)}
-    prototypes = (centres / np.linalg.norm(centres, axis=2, keepdims=True))[:BASE]
-    data |= {"base_prototypes": prototypes, "base_head_weight": centres[:BASE], "base_head_scale": 10.0}
-    np.savez(path, **{name: value for name, value in (data | changes).items() if value is not None})
-    return path
-
-
-def plain(path: Path) -> Path:
-    """The first view of it, as a file without views."""
-    made(path)
-    with np.load(path) as file:
-        data = {name: file[name][:, 0] if file[name].ndim == 3 else file[name] for name in file.files}
-    del data["views"], data["base_head_scale"]
-    np.savez(path, **data, base_head_bias=np.zeros(BASE))
-    return path
 
 
 def built(text: str, folder: Path, **given: Any) -> RunConfig:
@@ -133,26 +104,6 @@ def test_a_plain_run_writes_a_file_without_views(tmp_path: Path) -> None:
         assert all(np.array_equal(one[name], other[name]) for name in one.files)
 
 
-def test_linear_heads_of_two_views_and_numbers_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faverage.experiment.ready._MANY", 0)  # half precision, as of a large file
-    rng = np.random.default_rng(1)
-    biases = rng.normal(size=(BASE, 3))
-    file = made(tmp_path / "f.npz", base_head_scale=None, base_head_bias=biases)
-    features = features_of_file(file, ["rotate-180", "plain"])
-    assert [head[1].tolist() for head in features.head] == biases.T[[2, 0]].astype(np.float32).tolist()
-    with np.load(file) as data:
-        assert np.array_equal(features.head[0][0], data["base_head_weight"][:, 2].astype(np.float32))
-        assert np.array_equal(features.test[:, D:], data["test"][:, 0].astype(np.float32))
-    features.memory[0, 0] = 70000
-    write_features(features, ["rotate-180", "plain"], tmp_path / "g.npz")
-    with np.load(tmp_path / "g.npz") as data:
-        assert data["base_memory"].dtype == np.float32 and data["base_memory"][0, 0, 0] == 70000
-        assert data["test"].dtype == np.float16 and data["base_head_bias"].shape == (BASE, 2)
-    back = features_of_file(tmp_path / "g.npz")
-    assert np.array_equal(back.memory, features.memory) and np.allclose(back.test, features.test, rtol=1e-3)
-    assert back.sessions == features.sessions == [[0, 1, 2, 3], [4, 5, 6, 7, 8]]
-
-
 def test_which_views_a_run_has(tmp_path: Path) -> None:
     file = str(made(tmp_path / "f.npz"))
     assert built("seed: 0", tmp_path, features=file).views == tuple(VIEWS)
@@ -173,13 +124,11 @@ def test_which_views_a_run_has(tmp_path: Path) -> None:
         built("networks: [{}, {start: 1}]", tmp_path, features=file)
 
 
-def test_one_view_of_a_file_with_views_is_a_learner_of_views(tmp_path: Path) -> None:
+def test_one_view_of_a_file_with_views_keeps_its_head(tmp_path: Path) -> None:
     file = made(tmp_path / "f.npz")
     config = built("seed: 0", tmp_path, features=str(file), views=1)
-    features = features_of_file(file, config.views)
-    assert config.views == ("plain",) and features.widths == [D] and isinstance(features.head[0], CosineHead)
-    assert isinstance(learner_of("afa", config, features.widths), ViewLearner)
-    assert isinstance(learner_of("afa", config), FewShotLearner)
+    features = FeatureSet.load(file, config.views)
+    assert config.views == ("plain",) == tuple(features.views) and isinstance(features.heads["plain"], CosineHead)
     done(tmp_path / "out", "--features", file, "--views", 1, "--methods", "vote,afa", "--jobs", 1)
 
 
@@ -251,11 +200,6 @@ def test_wrong_files(changes: dict[str, Any], words: str, tmp_path: Path) -> Non
     assert result.exit_code == 2 and str(path) in said(result) and words in said(result)
 
 
-def test_sessions_of_the_file_are_those_of_the_run(tmp_path: Path) -> None:
-    ready = read_features(made(tmp_path / "f.npz", sessions=np.array([0, 0, 0, 0, 1, 1, 1, 2, 3])))
-    assert ready.sessions == [[0, 1, 2, 3], [4, 5, 6], [7], [8]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -300,3 +244,30 @@ def test_a_sweep_over_views_of_a_file(tmp_path: Path) -> None:
     outcomes = [work.carry_out(task, tmp_path, token) for task in plan.tasks.values()]
     assert [outcome.error for outcome in outcomes] == ["", ""]
     assert outcomes[0].record["sessions"] != outcomes[1].record["sessions"]
+
+
+def test_members_are_those_of_the_settings_and_of_the_method(tmp_path: Path) -> None:
+    config = built("seed: 0", tmp_path, features=str(made(tmp_path / "f.npz")))
+    features = FeatureSet.load(tmp_path / "f.npz")
+    sessions = replace(config, members="sessions")
+    heads = {
+        (one.members, method): run_method(method, features, one)["explanation"]["heads"]
+        for one in (config, sessions)
+        for method in ("afa", "afa-paper")
+    }
+    by_view = [f"{view}, {head}" for view in VIEWS for head in ("base head", "prototypes")]
+    by_session = [f"{view}, {head}" for view in VIEWS for head in ("base head", "session 1")]
+    assert heads["views", "afa"] == [*by_view, "ridge"] and heads["sessions", "afa"] == by_session
+    assert heads["views", "afa-paper"] == heads["sessions", "afa-paper"] == by_session
+    for method in ("prototypes", "no-fine-tuning"):  # one member alone, whatever the others are
+        one, other = (run_method(method, features, c)["sessions"] for c in (config, sessions))
+        assert [s["f1"] for s in one] == [s["f1"] for s in other]
+    with pytest.raises(ConfigError, match="members must be 'views' or 'sessions', got 'heads'"):
+        built("members: heads", tmp_path)
+
+
+def test_rehearsal_in_a_run_is_that_of_the_learner() -> None:
+    usual, learner = RunConfig(), FewShotLearner()
+    for name in ("stand_ins", "spread", "balance", "calibration", "temperature", "threshold"):
+        assert getattr(usual, name) == getattr(learner, name), name
+    assert usual.balance == 1.5

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import save_file
 
 from faverage.experiment import ConfigError, RunConfig, run
-from faverage.experiment.ready import read_features
 from faverage.experiment.resume import read_left, write_left
 from faverage.experiment.run import finished_run
 from faverage.experiment.sweep import Plan
+from faverage.features import FeatureSet
 from faverage.vision import get_backbone, load_weights
 from helpers_run import command, mutated, npy, numbers, ready, said
 
@@ -57,7 +57,7 @@ def test_ready_features(tmp_path: Path) -> None:
         side = {name: array[:, None].repeat(2, 1) if array.ndim == 2 else array for name, array in found.items()}
     np.savez_compressed(views, **{**side, "base_head_bias": np.zeros((4, 2)), "views": np.array(["a", "b"])})
     for file in (plain, views):
-        assert survive(file, lambda file=file: read_features(file), 150, 1) > 20
+        assert survive(file, lambda file=file: FeatureSet.load(file), 150, 1) > 20
 
 
 ROWS = np.lib.format.header_data_from_array_1_0(np.zeros((1, 8)))
@@ -93,7 +93,7 @@ def test_odd_arrays_among_ready_features(member: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize("labels", [np.arange(36) % 9 + 0.0, np.full(36, 2**64 - 1, np.uint64), np.full(36, "a")])
 def test_odd_labels_among_ready_features(labels: np.ndarray, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'test_labels' must"):
-        read_features(ready(tmp_path / "f.npz", test_labels=labels))
+        FeatureSet.load(ready(tmp_path / "f.npz", test_labels=labels))
 
 
 def test_an_encrypted_member_of_ready_features(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_an_encrypted_member_of_ready_features(tmp_path: Path) -> None:
         data[start + place] |= 1
     file.write_bytes(data)
     with pytest.raises(ConfigError, match="encrypted"):
-        read_features(file)
+        FeatureSet.load(file)
 
 
 def test_settings(tmp_path: Path) -> None:

@@ -195,3 +195,13 @@ def _counted(what: str, calls: list[str]) -> Any:
         return real(*args, **options)
 
     return call
+
+
+def test_methods_depend_on_the_code_of_feature_sets_and_of_the_learner() -> None:
+    from faverage.code import _here
+    from faverage.experiment import code
+
+    behind = _here().behind(code._modules("vote"))
+    wanted = ("features.feature_set", "fscil.learner", "fscil.members", "fscil.knowledge")
+    assert {f"faverage.{name}" for name in wanted} <= behind and "faverage.experiment.base" not in behind
+    assert {"faverage.features.files", "faverage.features.feature_set"} <= _here().behind(code._FEATURES)

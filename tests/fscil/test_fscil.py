@@ -1,4 +1,4 @@
-"""The few-shot learner: on drawn features, and on real mini-ImageNet features where they are present."""
+"""The few-shot learner as a whole: every method, on disk, and on real mini-ImageNet features where they are present."""
 
 import random
 
@@ -7,21 +7,9 @@ import pytest
 
 from faverage.fscil import FewShotLearner, PrototypeHead, forgetting, macro_f1, session_metrics
 from faverage.fscil.heads import learn_temperature, unit
+from helpers_learner import World, learned
 from helpers_model import mutated
 from helpers_paths import FEATURES
-
-
-class World:
-    """Ten classes of non-negative features around centres."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.centres = np.abs(self.rng.normal(size=(10, 24)))
-
-    def draw(self, classes: list[int], n: int) -> tuple[np.ndarray, np.ndarray]:
-        y = np.repeat(classes, n)
-        return np.abs(self.centres[y] + 0.5 * self.rng.normal(size=(len(y), 24))).astype(np.float32), y
-
 
 FUSERS = [
     "afa",
@@ -36,14 +24,6 @@ FUSERS = [
 ]
 
 
-def learned(fuser: str = "afa", **options) -> tuple[FewShotLearner, World]:
-    world = World()
-    learner = FewShotLearner(fuser=fuser, **options).fit_base(*world.draw([0, 1, 2, 3, 4, 5], 60))
-    for session in ([6, 7], [8], [9]):
-        learner.learn_session(*world.draw(session, 5))
-    return learner, world
-
-
 @pytest.mark.parametrize("fuser", FUSERS)
 def test_every_method_learns_sessions_of_any_size(fuser: str) -> None:
     learner, world = learned(fuser)
@@ -54,6 +34,20 @@ def test_every_method_learns_sessions_of_any_size(fuser: str) -> None:
     assert accuracy > (0.4 if fuser == "no-fine-tuning" else 0.6)
     if fuser == "no-fine-tuning":
         assert set(learner.predict(X)) <= set(range(6))
+
+
+@pytest.mark.parametrize("fuser", [name for name in FUSERS if name != "no-fine-tuning"])
+@pytest.mark.parametrize("members", ["views", "sessions"])
+def test_every_method_begins_with_nothing(fuser: str, members: str) -> None:
+    world = World()
+    learner = FewShotLearner(fuser=fuser, members=members)
+    for session in ([0], [1, 2], [3]):
+        learner.learn_session(*world.draw(session, 5))
+    X, y = world.draw([0, 1, 2, 3], 40)
+    p = learner.predict_proba(X)
+    assert learner.classes == [0, 1, 2, 3] and learner.sessions == [[], [0], [1, 2], [3]]
+    assert p.shape == (160, 4) and np.allclose(p.sum(1), 1, atol=1e-4)
+    assert (learner.predict(X) == y).mean() > 0.7
 
 
 def test_labels_of_any_type_in_any_order() -> None:
@@ -125,10 +119,12 @@ def test_same_seed_same_predictions() -> None:
     assert np.array_equal(first, again)
 
 
-def test_explanation_names_heads_and_classes() -> None:
-    learner, _ = learned()
+@pytest.mark.parametrize("members", ["views", "sessions"])
+def test_explanation_names_members_and_classes(members: str) -> None:
+    learner, _ = learned(members=members)
     table = learner.explain().models.to_pandas()
-    assert set(table["model"]) == {"base", "session 1", "session 2", "session 3"}
+    expected = {"base head", "session 1", "session 2", "session 3"}
+    assert set(table["model"]) == (expected if members == "sessions" else {"base head", "prototypes", "ridge"})
     assert table.groupby("class")["share"].sum().round(5).eq(1).all()
     with pytest.raises(ValueError, match="weights to read"):
         learned("prototypes")[0].explain()
@@ -158,8 +154,9 @@ def test_temperature_minimises_the_loss() -> None:
 
 def test_hold_out_takes_at_most_a_sixth() -> None:
     numbers = np.repeat([0, 1, 2], [600, 30, 3])
-    kept = FewShotLearner().fit_base(np.random.default_rng(0).random((633, 4)), numbers).memory.base_labels
-    assert np.bincount(kept).tolist() == [20, 5, 1]
+    known = FewShotLearner().fit_base(np.random.default_rng(0).random((633, 4)), numbers).known
+    assert np.bincount(known.labels).tolist() == [20, 5, 1] and not known.shot.any()
+    assert known.counts.tolist() == [580, 25, 2]
     with pytest.raises(ValueError, match="one example"):
         FewShotLearner().fit_base(np.eye(3), [0, 0, 1])
 
@@ -187,19 +184,20 @@ def test_metrics_by_hand() -> None:
         (lambda w: FewShotLearner(fuser="magic"), "unknown fuser 'magic'"),
         (lambda w: FewShotLearner(rehearsal="all"), "rehearsal must be"),
         (lambda w: FewShotLearner(scope="some"), "scope must be"),
+        (lambda w: FewShotLearner(members="heads"), "members must be"),
         (lambda w: FewShotLearner(temperature=0), "temperature must be"),
         (lambda w: FewShotLearner(temperature=float("inf")), "temperature must be"),
         (lambda w: FewShotLearner(stand_ins=0), "stand_ins and hold_out"),
         (lambda w: FewShotLearner(stand_ins=10**9), "stand_ins must be at most"),
-        (lambda w: FewShotLearner().predict(np.ones((2, 3))), "no classes yet"),
-        (lambda w: FewShotLearner().learn_session(np.ones((2, 3)), [0, 0]), "call fit_base"),
+        (lambda w: FewShotLearner().predict(np.ones((2, 3))), "knows no class yet"),
+        (lambda w: FewShotLearner().known, "knows no class yet"),
+        (lambda w: FewShotLearner().familiarity(np.ones((2, 3))), "no class is known yet"),
+        (lambda w: FewShotLearner(fuser="no-fine-tuning").learn_session(np.eye(3), [0, 1, 2]), "no base head"),
         (lambda w: FewShotLearner().fit_base(np.ones((4, 3)), [0, 0, 0, 0]), "at least two classes"),
-        (lambda w: FewShotLearner().fit_base(np.ones((4, 3, 3)), [0, 0, 1, 1]), "images need a backbone"),
+        (lambda w: FewShotLearner().fit_base(np.ones((4, 3, 3)), [0, 0, 1, 1]), "shape"),
+        (lambda w: FewShotLearner().fit_base(np.ones((4, 3, 3, 3)), [0, 0, 1, 1]), "images need a backbone"),
         (lambda w: FewShotLearner().fit_base(np.full((4, 3), np.nan), [0, 0, 1, 1]), "finite"),
-        (lambda w: learned()[0].learn_session(w.draw([3], 5)[0], [3] * 5), "class 3 is known already"),
-        (lambda w: learned()[0].learn_session(np.ones((5, 7)), ["x"] * 5), "24 columns, got 7"),
-        (lambda w: learned()[0].learn_session(w.draw([3], 5)[0], ["x"]), "5 examples and 1 labels"),
-        (lambda w: FewShotLearner().save("x"), "knows its base classes"),
+        (lambda w: FewShotLearner().save("x"), "class"),
     ],
 )
 def test_bad_input_is_named(call, words: str) -> None:

@@ -47,7 +47,7 @@ def test_held_out_images_are_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> 
     real = faverage.vision.train_base
     monkeypatch.setattr(faverage.vision, "train_base", lambda *a, **k: seen.append(len(k["indices"])) or real(*a, **k))
     learner = FewShotLearner("tiny", training=TRAINING, device="cpu").fit_base(*shapes([0, 1], 60, 0))
-    assert seen == [100] and (~learner.known.shot).sum() == 20  # a sixth of 60 is kept of each class
+    assert seen == [100] and len(learner.known.labels) == 20  # a sixth of 60 is kept of each class
 
 
 @pytest.mark.parametrize("kind", ["name", "model"])
@@ -77,7 +77,35 @@ def test_a_module_is_used_as_it_is_and_given_again(tmp_path: Path) -> None:
 def test_fit_base_again_with_other_features() -> None:
     learner = FewShotLearner().fit_base(np.random.default_rng(0).random((40, 8)), np.arange(40) % 2)
     learner.fit_base(np.random.default_rng(0).random((40, 5)), np.arange(40) % 2)
-    assert learner.known.widths == {"plain": 5} and learner.sessions == [[0, 1]]
+    assert learner.known.prototypes("plain").shape == (2, 5) and learner.sessions == [[0, 1]]
+
+
+def test_undo_brings_the_backbone_back() -> None:
+    learner = FewShotLearner("tiny", training=TRAINING, device="cpu").fit_base(*shapes([0, 1], 30, 0))
+    X, _ = shapes([0, 1], 5, 2)
+    answers, backbone = learner.predict_proba(X), learner.backbone
+    learner.fit_base(*shapes([2, 3], 30, 1))
+    assert learner.backbone is not backbone
+    learner.undo()
+    assert learner.backbone is backbone and np.array_equal(learner.predict_proba(X), answers)
+    learner.undo()
+    with pytest.raises(ValueError, match="is not trained yet"):
+        learner.learn_session(X, ["a"] * len(X))
+
+
+def test_a_base_session_that_fails_after_training_leaves_the_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = FewShotLearner("tiny", training=TRAINING, device="cpu").fit_base(*shapes([0, 1], 30, 0))
+    X, _ = shapes([0, 1], 5, 2)
+    answers = learner.predict_proba(X)
+
+    def fail(*_: Any) -> None:
+        raise ValueError("no base session")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("faverage.fscil.learner.Knowledge.of_base", fail)
+        with pytest.raises(ValueError, match="no base session"):
+            learner.fit_base(*shapes([2, 3], 30, 1))
+    assert np.array_equal(learner.predict_proba(X), answers)
 
 
 @pytest.mark.parametrize(

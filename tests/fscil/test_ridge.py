@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from faverage.fscil import ViewLearner
+from faverage.fscil import FewShotLearner
 from faverage.fscil.heads import _dual, _primal, fit_ridge, side_by_side
+from faverage.fscil.rehearsal import rehearse
+from faverage.fusion.arrays import softmax
 from faverage.fusion.pools import LogPool
 
 PENALTY = 0.1
@@ -21,6 +23,10 @@ def drawn(n: int, widths: tuple[int, ...] = (6, 4), n_classes: int = 3, seed: in
     centres = np.random.default_rng(1).normal(size=(n_classes, sum(widths)))
     X = centres[y] + 0.7 * rng.normal(size=(n, sum(widths)))
     return np.split(X, np.cumsum(widths)[:-1], axis=1), y
+
+
+def named(views: list[Any]) -> dict[str, Any]:
+    return dict(zip("ab", views, strict=True))
 
 
 @pytest.mark.parametrize("n", [8, 25])
@@ -50,7 +56,8 @@ def test_the_head_knows_its_classes_and_is_less_sure_of_what_it_has_not_seen() -
     seen = head.scores(views)
     assert seen.shape == left_out.shape == (60, 3) and np.allclose(seen.sum(1), 1, atol=1e-5)
     rows = np.arange(60)
-    assert seen[rows, y].mean() > left_out[rows, y].mean()
+    assert head.outputs(views)[rows, y].mean() > left_out[rows, y].mean()
+    assert seen[rows, y].mean() > softmax(head.temperature * left_out)[rows, y].mean()
     other, truth = drawn(90, seed=5)
     assert (head.scores(other).argmax(1) == truth).mean() > 0.9
 
@@ -60,34 +67,50 @@ def test_a_fuser_rehearses_ridge_without_the_example(monkeypatch: pytest.MonkeyP
     given: list[Any] = []
     monkeypatch.setattr(LogPool, "fit", lambda self, *data: given.append(data))
     X, y = drawn(180)
-    learner = ViewLearner(["a", "b"], "log-pool", widths=[6, 4]).fit_base(np.concatenate(X, 1), y)
+    learner = FewShotLearner(fuser="log-pool").fit_base(named(X), y)
     new, labels = drawn(6, n_classes=6, seed=3)
-    new, labels = [x[3:] for x in new], labels[3:]
-    shots = np.repeat(np.concatenate(new, 1), [1, 3, 3], axis=0) + np.random.default_rng(2).normal(size=(7, 10)) / 9
-    learner.learn_session(shots, np.repeat(labels, [1, 3, 3]))
+    noise = np.random.default_rng(2)
+    shots = [np.repeat(x[3:], [1, 3, 3], axis=0) for x in new]
+    shots = [x + noise.normal(size=x.shape) / 9 for x in shots]
+    learner.learn_session(named(shots), np.repeat(labels[3:], [1, 3, 3]))
     scores, rehearsed, _ = given[-1]
-    n = len(learner.parts[0].memory.base)
+    known = learner.known
+    n = int((~known.shot).sum())
     assert scores.shape[1] == 5 and np.bincount(rehearsed)[3:].tolist() == [50, 3, 3]
-    views = [part.memory.examples()[0] for part in learner.parts]
-    numbers = np.concatenate([learner.parts[0].memory.base_labels, [3, 4, 4, 4, 5, 5, 5]])
-    _, left_out = fit_ridge(views, numbers, 6, learner.ridge or 0)
-    assert np.allclose(scores[:n, -1], left_out[:n]) and np.allclose(scores[n + 50 :, -1], left_out[n + 1 :])
-    assert learner.beside is not None
-    drawn_ones = [part.rehearsed("left-out").features[n : n + 50] for part in learner.parts]
-    assert np.allclose(scores[n : n + 50, -1], learner.beside.scores(drawn_ones))
+    # first what was held out and the shots that can be left out, then the stand-ins of the only shot of class 3
+    assert rehearsed.tolist() == [*known.labels[:n], *[4] * 3, *[5] * 3, *[3] * 50]
+    numbers = np.concatenate([known.labels[:n], [3, 4, 4, 4, 5, 5, 5]])
+    assert known.labels.tolist() == numbers.tolist()
+    head, left_out = fit_ridge(list(known.views.values()), numbers, 6, learner.ridge or 0)
+    said = softmax(head.temperature * left_out)
+    assert np.allclose(scores[:n, -1], said[:n]) and np.allclose(scores[n : n + 6, -1], said[n + 1 :])
+    usual = head.scores(list(known.views.values()))
+    assert not np.allclose(scores[:n, -1], usual[:n], atol=1e-3)
+    found = rehearse(known, "left-out", learner.members.prototypes, np.random.default_rng([learner.seed, 6]))
+    stand_ins = [x[n + 6 :] for x in found.views.values()]
+    assert np.allclose(scores[n + 6 :, -1], head.scores(stand_ins), atol=1e-6)
 
 
 def test_without_ridge() -> None:
     X, y = drawn(180)
-    learner = ViewLearner(["a", "b"], "log-pool", widths=[6, 4], ridge=None).fit_base(np.concatenate(X, 1), y)
-    learner.learn_session(np.random.default_rng(0).normal(size=(5, 10)), ["new"] * 5)
-    assert learner.members == ["a, base", "a", "b, base", "b"]
-    assert learner.member_scores(np.concatenate(X, 1)).shape == (180, 4, 4)
-    alone = ViewLearner(["a", "b"], "prototypes", widths=[6, 4]).fit_base(np.concatenate(X, 1), y)
-    assert len(alone.members) == 4 == alone.member_scores(np.concatenate(X, 1)).shape[1]
+    learner = FewShotLearner(fuser="log-pool", ridge=None).fit_base(named(X), y)
+    learner.learn_session(named(np.split(np.random.default_rng(0).normal(size=(5, 10)), [6], axis=1)), ["new"] * 5)
+    assert learner.members.names == ["a, base head", "a, prototypes", "b, base head", "b, prototypes"]
+    assert learner.member_scores(named(X)).shape == (180, 4, 4)
+    alone = FewShotLearner(fuser="prototypes").fit_base(named(X), y)
+    assert len(alone.members.names) == 4 == alone.member_scores(named(X)).shape[1]
+
+
+def test_there_is_no_regression_on_one_class() -> None:
+    X, y = drawn(180)
+    one = {view: x[y == 0][:5] for view, x in named(X).items()}
+    learner = FewShotLearner().learn_session(one, ["a"] * 5)
+    assert learner.members.names == ["a, prototypes", "b, prototypes"]
+    learner.learn_session({view: x[y == 1][:5] for view, x in named(X).items()}, ["b"] * 5)
+    assert learner.members.names[-1] == "ridge"
 
 
 @pytest.mark.parametrize("ridge", [0.0, -1.0, np.nan, np.inf])
 def test_a_penalty_that_cannot_be(ridge: float) -> None:
     with pytest.raises(ValueError, match="ridge must be a finite number > 0, or None"):
-        ViewLearner(["a"], ridge=ridge)
+        FewShotLearner(ridge=ridge)

@@ -28,7 +28,7 @@ def log_loss(p: np.ndarray, y: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("gap", [False, True])
-@pytest.mark.parametrize("structure", ["auto", "scalar", "per_class", "full"])
+@pytest.mark.parametrize("structure", ["auto", "scalar", "tied", "per_class", "full"])
 def test_prediction_is_that_of_its_afa_modules(structure: str, gap: bool) -> None:
     scores, y = members(gap=gap)
     fuser = get_fuser("afa", structure=structure).fit(scores, y)
@@ -43,7 +43,7 @@ def test_prediction_is_that_of_its_afa_modules(structure: str, gap: bool) -> Non
         inputs = dense if network.structure == "scalar" else fit.members(dense)
         total += share * network(torch.from_numpy(inputs)).detach().numpy()
         if structure != "auto":
-            assert network.structure == structure
+            assert network.structure == ("per_class" if structure == "tied" else structure)
     assert np.abs(total - fuser.predict_proba(scores)).max() < 1e-6
 
 
@@ -76,7 +76,7 @@ def test_candidates_are_weighted_by_held_out_loss() -> None:
 
 
 @pytest.mark.parametrize("gap", [False, True])
-@pytest.mark.parametrize("structure", ["auto", "scalar", "per_class", "full"])
+@pytest.mark.parametrize("structure", ["auto", "scalar", "tied", "per_class", "full"])
 def test_explanation_sums_to_one(structure: str, gap: bool) -> None:
     scores, y = members(gap=gap)
     fuser = get_fuser("afa", structure=structure).fit(scores, y)
@@ -102,7 +102,7 @@ def test_explanation_names_the_model_that_knows_better(structure: str) -> None:
     assert [row[1] for row in trusted.rows] == ["model 0", "model 0", "model 1", "model 1"]
 
 
-@pytest.mark.parametrize("structure", ["auto", "full"])
+@pytest.mark.parametrize("structure", ["auto", "tied", "full"])
 def test_explanation_trusts_models_for_classes_that_they_know(structure: str) -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 4, 400)
@@ -139,7 +139,7 @@ def test_fit_and_predict_are_fast() -> None:
             times.append(time.perf_counter() - start)
         return statistics.median(times)
 
-    for structure in ("scalar", "per_class", "full"):
+    for structure in ("scalar", "tied", "per_class", "full"):
         assert seconds(lambda s=structure: get_fuser("afa", structure=s).fit(scores, y), 3) < 0.25
     assert seconds(lambda: get_fuser("afa").fit(scores, y), 3) < 1
     fuser = get_fuser("afa").fit(scores, y)
@@ -163,6 +163,10 @@ def test_full_matrices_that_would_be_too_large_are_left_out(gap: bool, monkeypat
         ({"structure": "diagonal"}, "structure must be"),
         ({"combine": "vote"}, "combine"),
         ({"folds": 1}, "folds must be"),
+        ({"means": ()}, "means must be different names"),
+        ({"means": ("arithmetic", "arithmetic")}, "means must be different names"),
+        ({"means": ("median",)}, "unknown mean 'median'"),
+        ({"means": "harmonic"}, "means must be a list of names"),
     ],
 )
 def test_bad_options_are_named(options: dict, words: str) -> None:

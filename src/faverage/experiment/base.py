@@ -1,10 +1,10 @@
-"""The base session of one network: trained, and what it sees of all images."""
+"""The base session: every network trained, and what it sees of all images, as one feature set."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,69 +13,112 @@ import numpy as np
 from numpy.typing import NDArray
 
 from faverage.errors import CheckpointError, ConfigError
-from faverage.experiment.config import RunConfig
-from faverage.experiment.pictures import Pictures
-from faverage.fscil.heads import base_heads
+from faverage.experiment.config import RIVAL_METHODS, RunConfig
+from faverage.experiment.pictures import Pictures, load_pictures, seen_by
+from faverage.features import FeatureSet
+from faverage.fscil.heads import base_heads, unit
 
 if TYPE_CHECKING:
-    from faverage.vision import BaseModel, Shards, Team
+    from faverage.vision import BaseModel, Team
 
-__all__ = ["Beside", "Seen", "see", "train_on"]
+__all__ = ["Progress", "features_of_benchmark", "train_on"]
 
 Array = NDArray[Any]
+Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, of how much (0: not known)
 
 
-@dataclass
-class Seen:
-    """What one network sees.
+def features_of_benchmark(
+    config: RunConfig, folders: Sequence[Path], progress: Progress, team: Team | None = None
+) -> tuple[FeatureSet, Pictures]:
+    """Load the images, train the base session, extract features; each step goes on where a killed run left it.
 
-    Attributes:
-        vectors: features of the wanted images, those of its views side by side.
-        prototypes: ``(C, D)``, means of features that are normalised in each view.
-        heads: base head of each view.
-        about: what training said of itself.
+    The processes of a team share training and extraction; the images are decoded by the first one. Where all methods
+    are rivals, which train networks of their own, there are no views.
+
+    Args:
+        config: of one seed.
+        folders: of each network, for what it leaves on disk.
+        progress: hears what is being done.
+        team: the processes; by default this one alone.
     """
+    from faverage.vision import Team
 
-    vectors: Shards
-    prototypes: Array
-    heads: list[Any]
-    about: dict[str, Any]
+    team = team or Team()
+    progress("loading images", 0, 0)
+    pictures = team.first_does(lambda: load_pictures(config)) or load_pictures(config)
+    wanted = np.unique(np.concatenate([pictures.base, *pictures.shots, pictures.test, pictures.spare]))
+    none = FeatureSet(
+        views={},
+        labels=pictures.labels[wanted],
+        sessions=pictures.sessions,
+        memory=np.searchsorted(wanted, pictures.kept),
+        shots=tuple(np.searchsorted(wanted, rows) for rows in pictures.shots),
+        test=np.searchsorted(wanted, pictures.test),
+        spare=np.searchsorted(wanted, pictures.spare),
+        prototypes={},
+        heads={},
+        class_names=pictures.class_names,
+        source=pictures.source,
+        skipped=pictures.skipped,
+    )
+    if set(config.methods) <= set(RIVAL_METHODS):
+        return none, pictures
+    seen = []
+    for k, (one, folder) in enumerate(zip(config.each, folders, strict=True), 1):
+        which = f", network {k} of {len(folders)}" if config.networks else ""
+
+        def say(what: str, which: str = which) -> None:
+            progress(f"{what}{which}", 0, 0)
+
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            own = seen_by(one, pictures) if config.networks else pictures
+            seen.append(_see(one, own, none, wanted, folder, say, team))
+        except ConfigError as error:
+            if not config.networks:
+                raise
+            raise ConfigError(f"networks: {k}: {error}") from None
+    return _joined(config, seen), pictures
 
 
-class Beside:
-    """Features of several networks side by side; only rows that are asked for are read.
+def _joined(config: RunConfig, seen: Sequence[FeatureSet]) -> FeatureSet:
+    """Return the views of all networks as those of one feature set."""
 
-    >>> both = Beside([np.zeros((3, 2)), np.ones((3, 1))])
-    >>> both.shape, both[[2]].tolist()
-    ((3, 3), [[0.0, 0.0, 1.0]])
-    """
+    def of_all(name: str) -> dict[str, Any]:
+        return dict(zip(config.view_names, (x for one in seen for x in getattr(one, name).values()), strict=True))
 
-    def __init__(self, parts: Sequence[Array | Shards]) -> None:
-        self.parts = list(parts)
-        self.shape = (len(self.parts[0]), sum(part.shape[1] for part in self.parts))
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: Any) -> Array:
-        return np.concatenate([np.asarray(part[rows]) for part in self.parts], axis=-1)
+    pairs = zip(config.networks, seen, strict=False)
+    networks = [{**(one.base or {}), "settings": network} for network, one in pairs]
+    return replace(
+        seen[0],
+        views=of_all("views"),
+        prototypes=of_all("prototypes"),
+        heads=of_all("heads"),
+        networks=networks or None,
+    )
 
 
-def see(
-    config: RunConfig, pictures: Pictures, wanted: Array, folder: Path, say: Callable[[str], None], team: Team
-) -> Seen:
+def _see(
+    config: RunConfig,
+    pictures: Pictures,
+    none: FeatureSet,
+    wanted: Array,
+    folder: Path,
+    say: Callable[[str], None],
+    team: Team,
+) -> FeatureSet:
     """Train the network of a run that has one, and extract its features; each goes on where a killed run left it.
 
     Args:
         config: with one network.
         pictures: as this network sees them.
-        wanted: rows of the images, in growing order, those of the base session among them.
+        none: the feature set before any network.
+        wanted: rows ``(n,)`` of its images.
         folder: of the network.
         say: hears what is being done.
         team: of processes that share it.
     """
-    from faverage.fscil.heads import unit
-    from faverage.vision import store_features
+    from faverage.vision import Shards, store_features
 
     say("training the base session")
     start = time.perf_counter()
@@ -87,10 +130,15 @@ def see(
     store = folder / ("features" if config.draws == 1 else "features-with-spare")
     options: dict[str, Any] = {"transform": model.transform, "device": config.device, "team": team, "progress": True}
     stored = store_features(model.backbone, pictures.images, wanted, folder=store, views=config.views, **options)
-    parts = np.split(np.asarray(stored[np.searchsorted(wanted, rest)]), len(config.views), axis=1)
-    normalised = np.concatenate([unit(part) for part in parts], 1)
-    n_base = len(pictures.sessions[0])
-    means = np.stack([normalised[pictures.labels[rest] == c].mean(0) for c in range(n_base)])
+    d = stored.shape[1] // len(config.views)
+    views: dict[str, Array | Shards] = {
+        view: Shards([part[:, v * d : (v + 1) * d] for part in stored.parts]) for v, view in enumerate(config.views)
+    }
+    n_base, trained_on, labels = len(pictures.sessions[0]), np.searchsorted(wanted, rest), pictures.labels[rest]
+    prototypes = {}
+    for view, x in views.items():
+        z = unit(np.asarray(x[trained_on]))
+        prototypes[view] = np.stack([z[labels == c].mean(0) for c in range(n_base)])
     about = {
         "images": len(rest),
         "backbone": config.backbone,
@@ -102,7 +150,8 @@ def see(
         "ran": model.config["ran"],
         "history": model.history,
     }
-    return Seen(stored, means, base_heads(model, config.views), about)
+    heads = dict(zip(config.views, base_heads(model, config.views), strict=True))
+    return replace(none, views=views, prototypes=prototypes, heads=heads, base=about)
 
 
 def train_on(

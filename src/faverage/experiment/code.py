@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["base_code", "features_code", "method_code", "record_code", "sweep_code"]
 
-_FEATURES = ("faverage.experiment.features", "faverage.data")
+_FEATURES = ("faverage.experiment.base", "faverage.features.files", "faverage.data")
 
 
 def base_code(config: RunConfig) -> str:
@@ -51,11 +51,14 @@ def sweep_code() -> str:
 
 
 def _modules(method: str) -> list[str]:
-    from faverage.fscil.fusers import METHODS
+    from faverage.fscil.fusers import method_of
     from faverage.fusion import FUSERS
     from faverage.rivals import RIVALS
 
     if method in RIVALS:
         return ["faverage.experiment.rivals", RIVALS[method].__module__]
-    fuser = METHODS[method][0] if method in METHODS else method
-    return ["faverage.experiment.fusers", *([FUSERS[fuser].__module__] if fuser in FUSERS else [])]
+    fuser = method_of(method).fuser
+    return [
+        "faverage.experiment.fusers",
+        *([FUSERS[fuser].__module__] if isinstance(fuser, str) and fuser in FUSERS else []),
+    ]

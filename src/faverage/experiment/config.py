@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,9 +12,10 @@ import numpy as np
 
 from faverage.data import benchmark_names
 from faverage.experiment.given import Layers, check_names, methods_of, of_today, read_yaml, scaled, seeds_of, views_of
-from faverage.experiment.ready import check_chosen, file_views
 from faverage.experiment.recipes import recipe_of
 from faverage.experiment.settings import ConfigError, Setting, as_float, check_settings, declared, setting
+from faverage.features import check_chosen, file_views
+from faverage.fscil import FewShotLearner
 from faverage.fscil.fusers import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
 from faverage.rivals import RIVALS
@@ -37,6 +39,7 @@ DEFAULT_METHODS = (
 RIVAL_METHODS = RIVALS  # those registered from outside, too
 
 _MOST_SEED = 2**32 - 1
+_LEARNER = {name: one.default for name, one in inspect.signature(FewShotLearner).parameters.items()}
 
 
 def all_methods() -> list[str]:
@@ -158,14 +161,29 @@ class RunConfig:
         (), "settings of each network, laid over those of the run; none: the run's own", stage="views", rivals=False
     )
     hold_out: int = setting(20, "images of each base class kept for rehearsal", at_least=1)
+    members: Literal["views", "sessions"] = setting(
+        "views",
+        "what fusers fuse: views, two heads of each view and ridge regression on all; or sessions, as the paper does, "
+        "the base head and a head of prototypes for each later session; afa-paper always has sessions",
+        stage="after",
+        rivals=False,
+    )
     stand_ins: int = setting(
-        50, "examples that stand in for each new class in rehearsal", at_least=1, stage="after", rivals=False
+        _LEARNER["stand_ins"],
+        "examples that stand in for a new class in rehearsal, where it has a single shot",
+        at_least=1,
+        stage="after",
+        rivals=False,
     )
     spread: float = setting(
-        1.0, "how wide they lie around their prototype, in units of base classes", above=0, stage="after", rivals=False
+        _LEARNER["spread"],
+        "how wide they lie around their prototype, in units of base classes",
+        above=0,
+        stage="after",
+        rivals=False,
     )
     calibration: float = setting(
-        0.0,
+        _LEARNER["calibration"],
         "share in which new prototypes are drawn towards similar base classes",
         at_least=0,
         at_most=1,
@@ -173,8 +191,8 @@ class RunConfig:
         rivals=False,
     )
     balance: float = setting(
-        1.0,
-        "how much stand-ins count against base images: the trade between new and base classes",
+        _LEARNER["balance"],
+        "how much an example of a new class counts in rehearsal against one of a base class: the trade between the two",
         above=0,
         stage="after",
         rivals=False,
@@ -182,7 +200,7 @@ class RunConfig:
     temperature: float | None = setting(
         None, "of the prototype heads; None learns it", above=0, stage="after", rivals=False
     )
-    threshold: float = setting(0.5, "of the padding", above=0, stage="after", rivals=False)
+    threshold: float = setting(_LEARNER["threshold"], "of the padding", above=0, stage="after", rivals=False)
     devices: int = setting(
         1,
         "processes on each machine that share base training and extraction, on a GPU each or all on its CPU",
@@ -280,7 +298,7 @@ class RunConfig:
 
     @property
     def many(self) -> bool:
-        """Whether the learner is one of views: there are several, or one whose head is a cosine."""
+        """Whether there is more than the one plain view with a linear head."""
         return bool(self.networks) or self.rotations or self.views != ("plain",)
 
     @property

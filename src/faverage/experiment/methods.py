@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from faverage.experiment.base import Progress
 from faverage.experiment.code import method_code
 from faverage.experiment.config import AFTER_BASE, RunConfig
-from faverage.experiment.features import Features, Progress
 from faverage.experiment.fusers import run_method
+from faverage.experiment.pictures import Pictures
 from faverage.experiment.resume import read_left, write_left
 from faverage.experiment.rivals import rival_folder, run_rival
+from faverage.features import FeatureSet
 from faverage.registry import adopt, outside
 from faverage.rivals import RIVALS
 
@@ -23,24 +25,36 @@ __all__ = ["on_gpu", "run_method", "run_methods"]
 
 
 def run_methods(
-    config: RunConfig, features: Features, draw: int, work: Path, progress: Progress
+    config: RunConfig,
+    features: FeatureSet,
+    draw: int,
+    work: Path,
+    progress: Progress,
+    *,
+    pictures: Pictures | None = None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return the results of every method with one draw of the shots, and the dates of those from earlier runs.
 
     Results are in the order of ``config.methods``. Those of an earlier run count where settings, all that the method
     sees and its code are the same, and where they are as they were written.
+
+    Args:
+        config: of one seed.
+        features: with the usual shots.
+        draw: its number.
+        work: folder for the results of each method.
+        progress: hears what is being done.
+        pictures: the images, for rivals.
     """
     from joblib import Parallel, delayed
 
     drawn = features.redrawn(config.seed, draw)
     doing = "running the methods" + (f", seed {config.seed}, draw {draw}" if config.repeated else "")
     settings = {name: getattr(config, name) for name in AFTER_BASE}
-    if config.features is not None and isinstance(features.head, list):  # a file may come with other scales
-        settings["scales"] = [getattr(head, "scale", None) for head in features.head]
     stamp = _fingerprint(drawn, settings)
     names = {m: f"{m}-{draw}-{_joined(stamp, method_code(m))}" for m in config.methods}
-    if features.pictures is not None:
-        names |= {m: f"{rival_folder(m, config, features.pictures)}-{draw}" for m in config.methods if m in RIVALS}
+    if pictures is not None:
+        names |= {m: f"{rival_folder(m, config, pictures)}-{draw}" for m in config.methods if m in RIVALS}
     files = {method: work / f"{name}.json" for method, name in names.items()}
     found = {method: _read_method(file, len(features.sessions)) for method, file in files.items()}
     done = {method: pair[0] for method, pair in found.items() if pair is not None}
@@ -49,12 +63,12 @@ def run_methods(
     own = [method for method in rest if method in RIVALS and on_gpu(config)]
     for method in own:  # one at a time where all want the same GPU
         progress(f"running {method}", 0, 0)
-        done[method] = _finish(method, features, drawn, config, draw, files[method])[1]
+        done[method] = _finish(method, pictures, drawn, config, draw, files[method])[1]
     rest = [method for method in rest if method not in own]
     progress(doing, len(done), len(config.methods))
     if rest:
         jobs = Parallel(n_jobs=min(config.jobs, len(rest)), return_as="generator_unordered")
-        seen = {m: (features if m in RIVALS else None, drawn, config, draw, files[m]) for m in rest}
+        seen = {m: (pictures if m in RIVALS else None, drawn, config, draw, files[m]) for m in rest}
         tasks = (delayed(_elsewhere)(outside(), m, *of) for m, of in seen.items())
         for method, result in jobs(tasks):
             done[method] = result
@@ -79,7 +93,7 @@ def _read_method(file: Path, n_sessions: int) -> tuple[dict[str, Any], str] | No
 
 
 def _finish(
-    method: str, features: Features | None, drawn: Features, config: RunConfig, draw: int, file: Path
+    method: str, pictures: Pictures | None, drawn: FeatureSet, config: RunConfig, draw: int, file: Path
 ) -> tuple[str, dict[str, Any]]:
     """Run a method and write its results; where they cannot be read back as they are, the run should not go on."""
     import torch
@@ -88,9 +102,9 @@ def _finish(
     if not alone:
         torch.set_num_threads(1)
     if method in RIVALS:
-        assert features is not None and features.pictures is not None
+        assert pictures is not None
         folder = file.with_name(file.stem.removesuffix(f"-{draw}"))
-        result = run_rival(method, features.pictures, config, folder, draw, progress=alone)
+        result = run_rival(method, pictures, config, folder, draw, progress=alone)
     else:
         result = run_method(method, drawn, config)
     date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -108,16 +122,17 @@ def on_gpu(config: RunConfig) -> bool:
     return config.device.startswith("cuda") or (config.device == "auto" and torch.cuda.is_available())
 
 
-def _fingerprint(features: Features, settings: dict[str, Any]) -> str:
+def _fingerprint(features: FeatureSet, settings: dict[str, Any]) -> str:
     """Return what stands for the arrays that a method sees, and for its settings."""
     digest = hashlib.sha256()
-    digest.update(json.dumps([features.sessions, features.class_names, settings]).encode())
-    heads = features.head if isinstance(features.head, list) else [features.head]
-    arrays = [features.memory, features.memory_labels, features.prototypes]
-    arrays += [array for head in heads for array in (head if isinstance(head, tuple) else (head.weight,))]
-    arrays += [features.test, features.test_labels, *(part for pair in features.train for part in pair)]
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
+    heads = {view: type(head).__name__ for view, head in features.heads.items()}
+    digest.update(json.dumps([features.sessions, features.class_names, heads, settings]).encode())
+    for rows in (features.memory, *features.shots, features.test):
+        for array in (features.labels[rows], *features.of(rows).values()):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    for view, head in features.heads.items():
+        for array in (features.prototypes[view], *vars(head).values()):
+            digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:12]
 
 

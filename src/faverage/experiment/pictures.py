@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.experiment.rows import Rows
+from faverage.features import Splits
 
 if TYPE_CHECKING:
     from faverage.data import Benchmark
@@ -24,41 +24,29 @@ __all__ = ["Pictures", "load_pictures", "seen_by"]
 Array = NDArray[Any]
 
 
-@dataclass
-class Pictures:
+@dataclass(kw_only=True)
+class Pictures(Splits):
     """Images and who they are for.
 
     Attributes:
         images: all stored images, uint8 ``(n, S, S, 3)``.
-        labels: class of each, as numbers in order of arrival; −1 for classes that no session has.
-        sessions: classes of each session.
-        base: rows of the base session.
-        kept: those of them that are held out for rehearsal; rivals train on all of ``base``.
-        rows: shots, tests and spare images.
+        base: rows ``(m,)`` of the base session.
+        kept: those of them, ``(h,)``, that are held out for rehearsal; rivals train on all of ``base``.
         augment: the training transform.
         transform: the evaluation transform.
-        class_names: by number.
-        source: where the choice of shots comes from.
-        skipped: number of images that could not be read.
     """
 
     images: Array
-    labels: Array
-    sessions: list[list[int]]
     base: Array
     kept: Array
-    rows: Rows
     augment: Augment
     transform: Evaluate
-    class_names: list[str]
-    source: str
-    skipped: int
 
     @cached_property
     def stamp(self) -> str:
         """What stands for all that a method sees: images, labels, and what is for what."""
         digest = hashlib.blake2b(json.dumps([self.sessions, self.class_names]).encode(), digest_size=6)
-        rows = np.concatenate([self.base, *self.rows.train, self.rows.test, self.rows.spare])
+        rows = np.concatenate([self.base, *self.shots, self.test, self.spare])
         for array in (self.labels, rows, self.kept):
             digest.update(np.ascontiguousarray(array).data)
         for start in range(0, len(rows), 2048):
@@ -84,17 +72,19 @@ def load_pictures(config: RunConfig) -> Pictures:
     used = np.concatenate([np.concatenate([s.train, s.test]) for s in bench.sessions])
     spare = np.setdiff1d(np.flatnonzero(labels >= len(base.classes)), used) if config.draws > 1 else used[:0]
     return Pictures(
-        bench.images,
-        labels,
-        [number[list(s.classes)].tolist() for s in bench.sessions],
-        base.train,
-        np.sort(base.train[kept]),
-        Rows(tuple(s.train for s in bench.sessions[1:]), bench.test_until(len(bench.sessions) - 1), spare),
-        augment,
-        transform,
-        [bench.class_names[c] for c in arrival],
-        bench.source,
-        len(bench.skipped),
+        images=bench.images,
+        labels=labels,
+        sessions=[number[list(s.classes)].tolist() for s in bench.sessions],
+        base=base.train,
+        kept=np.sort(base.train[kept]),
+        shots=tuple(s.train for s in bench.sessions[1:]),
+        test=bench.test_until(len(bench.sessions) - 1),
+        spare=spare,
+        augment=augment,
+        transform=transform,
+        class_names=[bench.class_names[c] for c in arrival],
+        source=bench.source,
+        skipped=len(bench.skipped),
     )
 
 

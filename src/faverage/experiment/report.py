@@ -264,7 +264,7 @@ def _f1_section(methods: Results, looks: dict[str, int], paper: dict[str, Sequen
         for value, other, top, band in zip(values, theirs[name], best, more, strict=True):
             small = f"<small>{number(other)}</small>" if name in paper else ""
             cells.append(f"{_bold(value, top)}{_spread(band)}{small}")
-        rows.append(_row(name, numbers=cells))
+        rows.append(_row(name, numbers=cells, chosen=methods[name].get("chosen")))
     note = "Percent, by session (0 is the base session); the best of each column is bold."
     if any(name in paper for name in methods):
         note += " Small below ours: the paper's number, where it has that method."
@@ -289,7 +289,7 @@ def _last_section(methods: Results) -> str:
         cells = [f"{_bold(v, top)}{m}" for v, top, m in zip(found, best, more, strict=True)]
         seconds = [session.get("seconds") for session in methods[name]["sessions"]]
         total = sum(s for s in seconds if s is not None) if any(s is not None for s in seconds) else None
-        rows.append(_row(name, numbers=[*cells, number(total)]))
+        rows.append(_row(name, numbers=[*cells, number(total)], chosen=methods[name].get("chosen")))
     note = (
         "Percent. Base and new are the accuracies on base and on new classes, harmonic is their harmonic mean; "
         "forgetting is what earlier classes lost since their best session, so less is better. "
@@ -351,9 +351,21 @@ def _compared(one: Results) -> list[str]:
     return [what, f"{100 * one['difference']:+.2f}", interval, f"{one['wins']} of {one['repeats']}"]
 
 
-def _row(name: str, words: Sequence[str] = (), numbers: Sequence[str] = ()) -> str:
-    """Return a row of a table; our own method's is marked."""
-    return row(name, words, numbers, kind="own" if name in _OWN else "")
+def _row(name: str, words: Sequence[str] = (), numbers: Sequence[str] = (), chosen: Results | None = None) -> str:
+    """Return a row of a table; our own method's is marked, and what a method chose stands beside its name."""
+    return row(_with_choice(name, chosen), words, numbers, kind="own" if name in _OWN else "")
+
+
+def _with_choice(name: str, chosen: Results | None) -> str:
+    """Return the name of a method, with what it chose, and the shares where it chose several.
+
+    >>> _with_choice("afa", {"tied 0.1": 0.75, "tied 1": 0.25}), _with_choice("afa", {"tied 1": 1.0})
+    ('afa (tied 0.1: 75 %, tied 1: 25 %)', 'afa (tied 1)')
+    """
+    if not chosen:
+        return name
+    said = (one if len(chosen) == 1 else f"{one}: {100 * share:.0f} %" for one, share in chosen.items())
+    return f"{name} ({', '.join(said)})"
 
 
 def _percent(value: float | None) -> float | None:
@@ -386,12 +398,13 @@ def markdown(results: Results) -> str:
     by_session, last = [], []
     for name, method in methods.items():
         values, cells = _f1(method, " ± ")
-        by_session.append([in_markdown(name), *cells, f"{_later(values):.2f}"])
+        named = in_markdown(_with_choice(name, method.get("chosen")))
+        by_session.append([named, *cells, f"{_later(values):.2f}"])
         if name in paper and len(paper[name]) == n:
             cells = [f"{v:.2f}" for v in (*paper[name], _later(paper[name]))]
             by_session.append([f"*{in_markdown(name)}, the paper*", *cells])
         final, spread = method["sessions"][-1], (method.get("spread") or [{}])[-1]
-        last.append([in_markdown(name), *(plus_minus(final[d], spread.get(d), scale=100) for d in METRICS)])
+        last.append([named, *(plus_minus(final[d], spread.get(d), scale=100) for d in METRICS)])
     lines = [f"# {in_markdown(results['dataset'])}, {repeats_in_words(results)}", ""]
     lines += [f"Macro F1 (%) after each session{', ± standard deviation over repeats' * bool(results.get('repeats'))}."]
     lines += ["", *markdown_table(["method"], [*map(str, range(n)), "mean 1…"], by_session)]

@@ -21,8 +21,8 @@ def combine(repeats: list[Results]) -> dict[str, Any]:
         repeats: of each repeat ``seed``, ``draw`` and ``methods``.
 
     Returns:
-        By method what the first repeat has, with ``sessions`` averaged over repeats, and with ``spread``: the standard
-        deviation (of a sample) of each number of each session; None for one repeat.
+        By method what the first repeat has, with ``sessions`` and the shares in ``chosen`` averaged over repeats, and
+        with ``spread``: the standard deviation (of a sample) of each number of each session; None for one repeat.
     """
     combined = {}
     for name, first in repeats[0]["methods"].items():
@@ -36,6 +36,10 @@ def combine(repeats: list[Results]) -> dict[str, Any]:
             if all(isinstance(row.get("by_session"), list) for row in rows):
                 sessions[-1]["by_session"] = np.mean([row["by_session"] for row in rows], axis=0).tolist()
         combined[name] = {**first, "sessions": sessions, "spread": spread if len(repeats) > 1 else None}
+        choices = [repeat["methods"][name].get("chosen") or {} for repeat in repeats]
+        if any(choices):
+            shares = {one: sum(choice.get(one, 0.0) for choice in choices) / len(repeats) for c in choices for one in c}
+            combined[name]["chosen"] = dict(sorted(shares.items(), key=lambda pair: -pair[1]))
     return combined
 
 

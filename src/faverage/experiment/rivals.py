@@ -59,14 +59,15 @@ def run_rival(
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"draw-{draw}.json"
-    rows = pictures.rows.redrawn(pictures.labels, config.seed, draw)
+    drawn = pictures.redrawn(config.seed, draw)
     outcome, rival = _left(name, log, pictures, config, progress)
     rival = rival or rival_base(name, pictures, config, folder, progress)
     for k in range(len(outcome), len(pictures.sessions)):
         start = time.perf_counter()
         if k > 0:
-            rival.learn_session(np.asarray(pictures.images[rows.train[k - 1]]), pictures.labels[rows.train[k - 1]])
-        test = rows.test[np.isin(pictures.labels[rows.test], np.concatenate(pictures.sessions[: k + 1]))]
+            shots = drawn.shots[k - 1]
+            rival.learn_session(np.asarray(pictures.images[shots]), pictures.labels[shots])
+        test = drawn.test[np.isin(pictures.labels[drawn.test], np.concatenate(pictures.sessions[: k + 1]))]
         said = rival.predict(pictures.images[test])
         state = rival.save(folder / f"draw-{draw}-{k}.safetensors") if k > 0 else folder / "base.safetensors"
         outcome.add(pictures.labels[test], said, time.perf_counter() - start)

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from faverage.experiment.base import Progress, features_of_benchmark
 from faverage.experiment.code import base_code
 from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
-from faverage.experiment.features import Features, Progress, features_of_benchmark, features_of_file
 from faverage.experiment.given import DROPPED, of_today
 from faverage.experiment.methods import run_methods
-from faverage.experiment.ready import write_features
+from faverage.experiment.pictures import Pictures
 from faverage.experiment.report import earlier_in_words, write
 from faverage.experiment.results import NOTES, PAPER, combine, compare
 from faverage.experiment.trouble import results_folder
+from faverage.features import FeatureSet
 from faverage.storage import alone, read_json
 
 if TYPE_CHECKING:
@@ -76,12 +77,12 @@ def _alone(
     ready = _features(config, out, progress, team)
     if save_features is not None:
         progress("writing the features", 0, 0)
-        write_features(ready[0][2], config.view_names, save_features)
+        ready[0][2].save(save_features)
     repeats: list[dict[str, Any]] = []
     earlier: list[dict[str, Any]] = []
-    for one, work, features in ready:
+    for one, work, features, pictures in ready:
         for draw in range(config.draws):
-            methods, dates = run_methods(one, features, draw, work, progress)
+            methods, dates = run_methods(one, features, draw, work, progress, pictures=pictures)
             repeats.append({"seed": one.seed, "draw": draw, "methods": methods})
             earlier += [{"method": m, "seed": one.seed, "draw": draw, "date": date} for m, date in dates.items()]
     if earlier:
@@ -164,8 +165,10 @@ def _check_saving(config: RunConfig, file: Path) -> None:
         raise ConfigError(f"--save-features {file}: its folder cannot be made ({reason}): name another") from None
 
 
-def _features(config: RunConfig, out: Path, progress: Progress, team: Team) -> list[tuple[RunConfig, Path, Features]]:
-    """Return settings, work folder and features for every seed."""
+def _features(
+    config: RunConfig, out: Path, progress: Progress, team: Team
+) -> list[tuple[RunConfig, Path, FeatureSet, Pictures | None]]:
+    """Return settings, work folder, features and images for every seed; features from a file have no images."""
     from faverage.vision import OtherFailed
 
     seeds = [replace(config, seed=seed) for seed in config.seeds or (config.seed,)]
@@ -174,13 +177,14 @@ def _features(config: RunConfig, out: Path, progress: Progress, team: Team) -> l
         work.mkdir(parents=True, exist_ok=True)
     if not team.first:
         warnings.simplefilter("ignore")  # the first process says it
+    ready: list[tuple[RunConfig, Path, FeatureSet, Pictures | None]] = []
     try:
         if config.features is not None:
-            ready = [(one, work, features_of_file(Path(config.features), config.views)) for one, work in ones]
-        else:
-            places = [[_work(network, out) for network in one.each] for one in seeds]
-            pairs = zip(ones, places, strict=True)
-            ready = [(*one, features_of_benchmark(one[0], folders, progress, team)) for one, folders in pairs]
+            file = Path(config.features)
+            ready += [(one, work, FeatureSet.load(file, config.views), None) for one, work in ones]
+        for one, work in ones if config.features is None else ():
+            folders = [_work(network, out) for network in one.each]
+            ready.append((one, work, *features_of_benchmark(one, folders, progress, team)))
     except KeyboardInterrupt:
         if team.first:
             raise
@@ -209,16 +213,15 @@ def _brief(repeat: dict[str, Any]) -> dict[str, Any]:
     return {**repeat, "methods": {name: {"sessions": m["sessions"]} for name, m in repeat["methods"].items()}}
 
 
-def _protocol(features: Features, config: RunConfig) -> dict[str, Any]:
-    n_train = [None, *(len(y) for _, y in features.train)]
+def _protocol(features: FeatureSet, config: RunConfig) -> dict[str, Any]:
+    n_train, tests = [None, *map(len, features.shots)], features.labels[features.test]
     sessions = [
-        {"classes": len(classes), "train": n, "test": int(np.isin(features.test_labels, classes).sum())}
+        {"classes": len(classes), "train": n, "test": int(np.isin(tests, classes).sum())}
         for classes, n in zip(features.sessions, n_train, strict=True)
     ]
     protocol = {"source": features.source, "sessions": sessions, "skipped": features.skipped}
     if config.draws > 1:
-        from_test = features.rows.drawn_from_test(features.labels)
-        protocol["draws"] = "from shots and test examples" if from_test else "from training examples"
+        protocol["draws"] = "from shots and test examples" if features.drawn_from_test else "from training examples"
     return protocol
 
 

@@ -157,7 +157,7 @@ def _is_plain(path: str) -> bool:
 
 
 def _check_views(config: RunConfig) -> None:
-    from faverage.experiment.ready import file_views
+    from faverage.features import file_views
     from faverage.vision import get_views
 
     ready = Path(config.features) if config.features is not None else None

@@ -1,5 +1,8 @@
 """Few-shot class-incremental learning, right of the features: ``fit_base``, ``learn_session``, ``predict``."""
 
+from typing import Any
+
+from faverage.deprecation import gone
 from faverage.fscil.heads import CosineHead, LinearHead, PrototypeHead
 from faverage.fscil.join import JoinedLearner, join
 from faverage.fscil.knowledge import Knowledge
@@ -18,3 +21,14 @@ __all__ = [
     "macro_f1",
     "session_metrics",
 ]
+
+_GONE = {
+    "ViewLearner": "FewShotLearner takes any number of views: give it features by name, {'plain': X, 'flip': Y}",
+    "Memory": "what a learner knows is its attribute 'known', a Knowledge",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _GONE:
+        gone(f"{__name__}.{name}", _GONE[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

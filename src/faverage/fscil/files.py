@@ -342,8 +342,8 @@ def add_sessions_of_old_version(known: Knowledge, sessions: list[dict[Any, Array
 def warn_of_old_version(folder: Path, version: str) -> None:
     """Say that a folder was read that another version wrote in its own way."""
     warnings.warn(
-        f"{folder} was written by version {version}: its fuser was fitted again; save the learner or change the model, "
-        "and it is written as this version does (version 0.4 will not read the old one)",
+        f"{folder} was written by version {version}: its fuser was fitted again; save the learner, or change the "
+        "model, and it is written as this version does (version 0.4 will not read the old one)",
         stacklevel=4,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,9 @@ class ImageBackbone:
     """From uint8 images ``(n, S, S, 3)`` to features ``(n, d)`` of each view, by name.
 
     Args:
-        backbone: a name of ``faverage.vision.backbone_names``, whose network the base session trains; or a module from
-            normalised images to features, or a ``BaseModel``, both used as they are.
+        backbone: a name of ``faverage.vision.pretrained_names``, whose weights are ready, or of ``backbone_names``,
+            whose network the base session trains; or a module from normalised images to features, or a ``BaseModel``,
+            used as they are. With training options every network that has a name is trained.
         training: options of ``faverage.vision.train_base``, for a name.
         device: where to train and to extract.
         views: ways to look at each image, see ``faverage.vision.View``.
@@ -35,8 +37,10 @@ class ImageBackbone:
         device: str,
         views: Sequence[str] = ("plain",),
     ) -> None:
-        from faverage.vision import BaseModel, backbone_names, get_views
+        from faverage.vision import BaseModel, backbone_names, get_views, pretrained, pretrained_names
 
+        if isinstance(backbone, str) and backbone in pretrained_names() and not training:
+            backbone = pretrained(backbone)
         self.name = backbone if isinstance(backbone, str) else None
         if self.name is not None and self.name not in backbone_names():
             raise ValueError(f"unknown backbone {self.name!r}: choose from {', '.join(backbone_names())}")
@@ -48,15 +52,19 @@ class ImageBackbone:
         self.views = [view.name for view in get_views(views)]
         self._extractor: Extractor | None = None
 
-    def fit(self, images: Array, numbers: Array, rows: Array, seed: int) -> BaseModel:
-        """Train a backbone given by name on ``rows`` ``(m,)`` of images with class numbers ``(n,)``; return it."""
+    def fit(self, images: Array, numbers: Array, rows: Array, seed: int) -> ImageBackbone:
+        """Train a backbone given by name on ``rows`` ``(m,)`` of images with class numbers ``(n,)``.
+
+        The trained one is returned; this one stays as it is, for a learner to go back to.
+        """
         from faverage.vision import train_base
 
         assert self.name is not None
-        self._extractor = None
         options = {"device": self.device, "seed": seed, **self.training}
-        self.model = train_base(images, numbers, backbone=self.name, indices=rows, **options)
-        return self.model
+        trained = copy(self)
+        trained._extractor = None
+        trained.model = train_base(images, numbers, backbone=self.name, indices=rows, **options)
+        return trained
 
     def same(self, other: ImageBackbone) -> bool:
         """Return whether another one gives the same features."""

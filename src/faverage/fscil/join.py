@@ -118,7 +118,7 @@ class JoinedLearner:
 
     def undo(self) -> Self:
         """Go back to what was before the last change of the joined learner."""
-        if not self._changed:
+        if not self._changed or not all(self.parts[k]._past for k in self._changed[-1]):  # all of them, or none
             raise ValueError("there is nothing to undo")
         for k in self._changed.pop():
             self.parts[k].undo()

@@ -6,7 +6,8 @@ a change that fails leaves everything as it was, and the one before is there to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,6 +56,12 @@ def as_views(X: ArrayLike | Mapping[str, ArrayLike], like: Mapping[str, int] | N
         if not np.isfinite(x).all():
             raise ValueError("features must be finite")
     return views
+
+
+def check_label(label: Any) -> None:
+    """Raise ValueError for what can be no label; None is the answer "none of these"."""
+    if label is None or not isinstance(label, Hashable) or label != label:
+        raise ValueError(f"a label must be a text, a number or the like, got {label!r}")
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,11 @@ class Knowledge:
                     f"head and prototypes must have {n_base} rows of {shape[1]} numbers, one a class, got {found[0]} "
                     f"and {found[1]}"
                 )
+            numbers = [value for value in vars(heads[view]).values() if isinstance(value, np.ndarray)]
+            if any(value.shape not in (shape, shape[:1]) for value in numbers):
+                raise ValueError(f"head must have {n_base} biases, got {numbers[-1].shape}")
+            if not all(np.isfinite(value).all() for value in numbers):
+                raise ValueError("head must be made of finite numbers")
         behind = _BEHIND * np.bincount(labels, minlength=n_base) if counts is None else np.asarray(counts)
         return cls(
             tuple(classes),
@@ -149,9 +161,9 @@ class Knowledge:
             dict(held_out),
             np.asarray(labels, dtype=np.int64),
             np.zeros(len(labels), dtype=bool),
-            {view: np.asarray(prototypes[view], dtype=np.float32) for view in held_out},
+            {view: np.array(prototypes[view], dtype=np.float32) for view in held_out},  # not what a caller may change
             behind.astype(np.int64),
-            tuple(BaseHead(view, heads[view], np.arange(n_base)) for view in held_out),
+            tuple(BaseHead(view, deepcopy(heads[view]), np.arange(n_base)) for view in held_out),
         )
 
     @property
@@ -227,12 +239,12 @@ class Knowledge:
         return both
 
     def _check_twins(self) -> None:
-        """Raise ValueError where the same example has two labels."""
+        """Raise ValueError where a shot has two labels, or was held out from the base session under another."""
         seen: dict[bytes, int] = {}
-        for i in np.flatnonzero(self.shot):
+        for i in np.argsort(self.shot, kind="stable"):  # what was held out comes first
             c = int(self.labels[i])
-            first = seen.setdefault(b"".join(x[i].tobytes() for x in self.views.values()), c)
-            if first != c:
+            first = seen.setdefault(b"".join((x[i] + 0.0).tobytes() for x in self.views.values()), c)  # -0 is 0
+            if first != c and self.shot[i]:
                 raise ValueError(
                     f"an example of {self.classes[c]!r} is the same as one of {self.classes[first]!r}: an example has "
                     "one label; leave it out, or forget the other class first"
@@ -265,6 +277,7 @@ class Knowledge:
     def renamed(self, label: Any, new: Any) -> Knowledge:
         """Return the same with another label for a class."""
         c = self.number(label)
+        check_label(new)
         if new in self.classes and new != label:
             raise ValueError(f"class {new!r} is known already: forget it first, or choose another name")
         return replace(self, classes=(*self.classes[:c], new, *self.classes[c + 1 :]))

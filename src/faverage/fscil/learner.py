@@ -15,7 +15,7 @@ from faverage.fscil.fusers import ALONE, check_fuser, method_of, new_fuser
 from faverage.fscil.fusers import Members as MembersKind
 from faverage.fscil.heads import CosineHead, LinearHead, as_head, base_heads, fit_head, unit
 from faverage.fscil.images import ImageBackbone, as_backbone
-from faverage.fscil.knowledge import Knowledge, Views, as_views
+from faverage.fscil.knowledge import Knowledge, Views, as_views, check_label
 from faverage.fscil.members import Members
 from faverage.fscil.rehearsal import Rehearsal, rehearse
 from faverage.fscil.unknown import Familiarity
@@ -47,8 +47,8 @@ class FewShotLearner:
 
     Args:
         backbone: None: X are features. Otherwise X are images, uint8 ``(n, S, S, 3)``, and this is a name of
-            ``faverage.vision.backbone_names`` (``fit_base`` trains it), a module or a ``BaseModel`` (used as they
-            are), or any function from X to features.
+            ``faverage.vision.pretrained_names`` (ready to use) or ``backbone_names`` (``fit_base`` trains it), a
+            module or a ``BaseModel`` (used as they are), or any function from X to features.
         fuser: ``afa``; ``afa-paper``, full matrices, a head a session and rehearsal of the shots, the paper to the
             letter; ``prototypes`` (of the first view) and ``no-fine-tuning`` (its base head), a member alone; any fuser
             of ``faverage.fusion`` by name, or a fuser.
@@ -134,7 +134,7 @@ class FewShotLearner:
         self.padding: Padding = padding
         self.threshold, self.scope, self.hold_out, self.seed = threshold, scope, hold_out, seed
         self._state: _State | None = None
-        self._past: list[_State | None] = []
+        self._past: list[tuple[_State | None, Callable[[Any], Any] | None]] = []
 
     # What is known ----------------------------------------------------------------------------------------------------
 
@@ -183,9 +183,13 @@ class FewShotLearner:
             prototypes: ``(C, d)``, means of normalised features of the sorted classes, likewise. X is then what was
                 held out: examples that neither head nor prototypes were made from.
         """
-        labels = np.asarray(y)
-        n = len(next(iter(X.values()))) if isinstance(X, Mapping) and X else len(np.asarray(X))  # type: ignore[arg-type]
-        classes, numbers = np.unique(labels, return_inverse=True)
+        labels = _labels(y)
+        first = next(iter(X.values()), ()) if isinstance(X, Mapping) else X
+        n = len(np.atleast_1d(np.asarray(first)))
+        try:
+            classes, numbers = np.unique(labels, return_inverse=True)
+        except TypeError:
+            raise ValueError("fit_base sorts its labels: give labels of one type, such as text") from None
         if n != len(labels) or len(classes) < 2:
             raise ValueError(
                 f"fit_base needs one label for each of the {n} examples and at least two classes, "
@@ -197,12 +201,14 @@ class FewShotLearner:
 
             kept = np.isin(np.arange(n), hold_out(numbers, per_class=self.hold_out, small="drawn", seed=self.seed))
         trained: Mapping[str, Head] | None = None
-        if isinstance(self.backbone, ImageBackbone) and self.backbone.name is not None:
+        backbone = self.backbone
+        if isinstance(backbone, ImageBackbone) and backbone.name is not None:
             if head is not None or prototypes is not None:
                 raise ValueError("a backbone given by name is trained here and brings its own head and prototypes")
-            model = self.backbone.fit(np.asarray(X), numbers, np.flatnonzero(~kept), self.seed)
-            trained = dict(zip(self.views, base_heads(model, self.views), strict=True))
-        views = as_views(X if self.backbone is None else self.backbone(X))
+            backbone = backbone.fit(np.asarray(X), numbers, np.flatnonzero(~kept), self.seed)
+            assert backbone.model is not None
+            trained = dict(zip(self.views, base_heads(backbone.model, self.views), strict=True))
+        views = as_views(X if backbone is None else backbone(X))
         rest = ~kept if prototypes is None else kept
         means = as_views(prototypes, {v: x.shape[1] for v, x in views.items()}) if prototypes is not None else {}
         counts = None
@@ -216,6 +222,7 @@ class FewShotLearner:
                 heads[view] = fit_head(x[rest], numbers[rest], len(classes))
         held_out = {view: x[kept] for view, x in views.items()}
         self._change(Knowledge.of_base(classes.tolist(), held_out, numbers[kept], means, heads, counts))
+        self.backbone = backbone
         return self
 
     def learn_session(self, X: ArrayLike | Mapping[str, ArrayLike], y: Sequence[Any] | Array) -> Self:
@@ -223,7 +230,7 @@ class FewShotLearner:
 
         No base session is needed: a learner may begin here.
         """
-        labels = np.asarray(y)
+        labels = _labels(y)
         if len(labels) == 0:
             raise ValueError("learn_session got no examples: give at least one of each class")
         views = self.features(X)
@@ -249,7 +256,7 @@ class FewShotLearner:
         """Go back to what was before the last change: a session, a base session, forget, rename or merge."""
         if not self._past:
             raise ValueError("there is nothing to undo")
-        self._state = self._past.pop()
+        self._state, self.backbone = self._past.pop()
         return self
 
     def merge(self, other: FewShotLearner) -> Self:
@@ -267,8 +274,11 @@ class FewShotLearner:
 
     def _change(self, known: Knowledge, *, refit: bool = True) -> None:
         """Replace what is known, and fit everything that follows from it; a failure changes nothing."""
-        new = _State.of(self, known) if refit or self._state is None else _State(known, *self._state[1:])
-        self._past = [*self._past[1 - KEPT_STATES :], self._state]
+        if refit or self._state is None:
+            new = _State.of(self, known)
+        else:
+            new = self._state._replace(known=known, members=self._state.members.of(known))
+        self._past = [*self._past[1 - KEPT_STATES :], (self._state, self.backbone)]
         self._state = new
 
     # Answers ----------------------------------------------------------------------------------------------------------
@@ -285,14 +295,15 @@ class FewShotLearner:
             unknown: answer None where no class fits; it is the share of examples of known classes that may be answered
                 so, as 0.05. ``familiarity`` returns the number behind it.
         """
-        views = self.features(X)
-        labels = np.empty(len(self.classes), dtype=object)
-        labels[:] = self.classes
-        found = labels[self.fuse(self.scores_of(views)).argmax(1)] if len(labels) else labels
-        if unknown is None:
-            return np.array(found.tolist())
-        if not 0 < unknown < 1:
+        known = self._need("the learner knows no class yet").known
+        if unknown is not None and not 0 < unknown < 1:
             raise ValueError(f"unknown must be a rate between 0 and 1, such as 0.05, got {unknown!r}")
+        views = self.features(X)
+        labels = np.empty(len(known.classes), dtype=object)
+        labels[:] = known.classes
+        found: Array = labels[self.fuse(self.scores_of(views)).argmax(1)]
+        if unknown is None:  # as numpy would hold all labels, whichever are found; labels of several types as they are
+            return found.astype(np.array(known.classes).dtype) if len(set(map(type, known.classes))) == 1 else found
         found[self._familiarity(views) <= unknown] = None
         return found
 
@@ -401,7 +412,7 @@ class _State(NamedTuple):
         method = method_of(learner.fuser)
         members = Members(
             known,
-            learner.members_kind or method.members,
+            "views" if learner.fuser in ALONE else learner.members_kind or method.members,
             calibration=learner.calibration,
             temperature=learner.temperature,
             ridge=None if learner.fuser in ALONE else learner.ridge,
@@ -446,6 +457,21 @@ def _fuse(scores: Array, method: str | Fuser, members: Members, fuser: Fuser | N
     if members.known.heads and not members.known.shot.any():  # as long as nothing was taught, base heads answer alone
         scores = scores[:, [member.kind == "base" for member in members.members]]
     return normalise(masked_mean(scores.astype(np.float64)))
+
+
+def _labels(y: Any) -> Array:
+    """Return labels ``(n,)`` as they are, also those of several types; ValueError where they are none."""
+    labels = np.asarray(y)
+    if labels.dtype.kind in "US" and isinstance(y, list | tuple) and not all(isinstance(one, str) for one in y):
+        labels = np.array(y, dtype=object)  # numpy would have made texts of numbers
+    if labels.ndim != 1:
+        raise ValueError(f"y must be a list of labels, one an example, got an array of shape {labels.shape}")
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise ValueError("y has labels that are NaN: give every example the label of its class")
+    if labels.dtype == object:
+        for label in labels:
+            check_label(label)
+    return labels
 
 
 def _heads_by_view(head: Any, views: Views) -> dict[str, LinearHead | CosineHead]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +107,12 @@ class Members:
             views = list(known.views.values())
             head_of_all, self._ridge_left_out = fit_ridge(views, known.labels, self.n_classes, ridge)
             self.members.append(Member("ridge", "ridge", None, head_of_all, np.arange(self.n_classes)))
+
+    def of(self, known: Knowledge) -> Members:
+        """Return the same members of a knowledge that differs in labels alone."""
+        same = copy(self)
+        same.known = known
+        return same
 
     @property
     def names(self) -> list[str]:

@@ -20,8 +20,10 @@ know. Where all models know all classes it is the log-opinion pool.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -321,17 +323,25 @@ class Tied:
         self.patterns, group = np.unique(known.T, axis=0, return_inverse=True)  # (G, K)
         self.group = group.ravel()  # (N,)
         order = np.argsort(self.group, kind="stable")
-        self.ends = np.searchsorted(self.group[order], np.arange(len(self.patterns) + 1))
         place = np.empty(classes, dtype=np.int64)
         place[order] = np.arange(classes)
-        self.place, self.row, self.label = place, np.arange(n), place[y]
+        self.row, self.label = np.arange(n), place[y]
+        ends, counts = np.searchsorted(self.group[order], np.arange(len(self.patterns) + 1)), self.patterns.sum(1)
+        cuts = np.cumsum([0, *counts])
+        self.size = int(cuts[-1])  # number of weights; the biases follow
+        self.classes_of = [slice(a, b) for a, b in pairwise(ends)]
+        self.weights_of = [slice(a, b) for a, b in pairwise(cuts)]
         logs = np.log((x + softening) / (1 + softening), dtype=np.float32)  # half of the bytes, and they are what costs
-        self.blocks = [
-            np.ascontiguousarray(logs[:, pattern][:, :, order[a:b]].transpose(1, 2, 0)).reshape(int(pattern.sum()), -1)
-            for pattern, a, b in zip(self.patterns, self.ends, self.ends[1:], strict=False)
+        self.blocks = [  # for each group (models, classes, n)
+            np.ascontiguousarray(logs[:, pattern][:, :, order[part]].transpose(1, 2, 0))
+            for pattern, part in zip(self.patterns, self.classes_of, strict=True)
         ]
-        counts = self.patterns.sum(1)
-        self.cuts = np.cumsum([0, *counts])
+        labels = [(self.label >= part.start) & (self.label < part.stop) for part in self.classes_of]
+        self.rows_of = [np.flatnonzero(inside) for inside in labels]
+        self.own = [  # for each group, of the rows whose label is in it (models, rows)
+            block[:, self.label[rows] - part.start, rows]
+            for block, rows, part in zip(self.blocks, self.rows_of, self.classes_of, strict=True)
+        ]
         self.start = np.concatenate([*(np.full(c, 1 / max(c, 1)) for c in counts), np.zeros(len(counts))])
 
     def fit(self, weight: Array, shrink: float = 1.0, warm: Array | None = None) -> Array:
@@ -342,9 +352,8 @@ class Tied:
             shrink: λ of λ/2 ‖t − start‖², in units of rows.
             warm: the weights and biases of a fit to similar rows, to start from.
         """
-        size = self.cuts[-1]
         t = self.start.copy() if warm is None else warm.copy()
-        bounded = np.arange(len(t)) < size
+        bounded = np.arange(len(t)) < self.size
         for _ in range(_NEWTON_STEPS):
             loss, gradient, hessian = self._slopes(t, weight, shrink)
             free = ~(bounded & (t <= 0) & (gradient > 0))
@@ -366,22 +375,20 @@ class Tied:
     def left_out(self, t: Array, weight: Array, shrink: float = 1.0) -> Array:
         """Return the loss ``(n,)`` of every row under a fit without it, to first order: a Newton step from ``t``."""
         _, gradient, hessian = self._slopes(t, weight, shrink)
-        free = ~((np.arange(len(t)) < self.cuts[-1]) & (t <= 0) & (gradient > 0))
+        free = ~((np.arange(len(t)) < self.size) & (t <= 0) & (gradient > 0))
         logits = self._logits(t)
         p = np.exp(logits - logits.max(0))
-        p /= p.sum(0)
-        each = self._expected(p)
-        for g, block in enumerate(self.blocks):
-            rows = np.flatnonzero((self.label >= self.ends[g]) & (self.label < self.ends[g + 1]))
-            picked = block.reshape(len(block), -1, len(self.row))[:, self.label[rows] - self.ends[g], rows]
-            each[self.cuts[g] : self.cuts[g + 1], rows] -= picked
-            each[self.cuts[-1] + g, rows] -= 1
+        each = self._expected(p / p.sum(0))  # the slope of every row's loss
+        for g, rows in enumerate(self.rows_of):
+            each[self.weights_of[g], rows] -= self.own[g]
+            each[self.size + g, rows] -= 1
         moved = np.zeros_like(each)
         moved[free] = np.linalg.solve(hessian[np.ix_(free, free)], each[free] * weight)
+        moved[: self.size] = np.maximum(moved[: self.size], -t[: self.size, None])  # weights stay >= 0
+        moved = moved.astype(np.float32)
         for g, block in enumerate(self.blocks):
-            part = block.reshape(len(block), -1, len(self.row))
-            shift = np.einsum("kcn,kn->cn", part, moved[self.cuts[g] : self.cuts[g + 1]].astype(np.float32))
-            logits[self.ends[g] : self.ends[g + 1]] += shift + moved[self.cuts[-1] + g].astype(np.float32)
+            shift = np.einsum("kcn,kn->cn", block, moved[self.weights_of[g]])
+            logits[self.classes_of[g]] += shift + moved[self.size + g]
         return self._losses(logits)
 
     def losses(self, t: Array) -> Array:
@@ -390,18 +397,17 @@ class Tied:
 
     def linear(self, t: Array) -> LinearFit:
         """Return the fit with the weights of every class."""
-        size = self.cuts[-1]
         by_group = np.zeros(self.patterns.shape)
-        by_group[self.patterns] = t[:size]
-        return LinearFit("per_class", by_group[self.group], t[size:][self.group], (self.softening,))
+        by_group[self.patterns] = t[: self.size]
+        return LinearFit("per_class", by_group[self.group], t[self.size :][self.group], (self.softening,))
 
     def _logits(self, t: Array) -> Array:
         """Return ``(N, n)``, the classes in the order of their groups."""
         logits = np.empty((len(self.group), len(self.row)), dtype=np.float32)
         small = t.astype(np.float32)
         for g, block in enumerate(self.blocks):
-            part = small[self.cuts[g] : self.cuts[g + 1]] @ block + small[self.cuts[-1] + g]
-            logits[self.ends[g] : self.ends[g + 1]] = part.reshape(-1, len(self.row))
+            part = small[self.weights_of[g]] @ block.reshape(len(block), math.prod(block.shape[1:]))
+            logits[self.classes_of[g]] = part.reshape(block.shape[1:]) + small[self.size + g]
         return logits
 
     def _losses(self, logits: Array) -> Array:
@@ -412,16 +418,12 @@ class Tied:
         """Return the mean of the slopes of the logits under probabilities ``(N, n)``: ``(parameters, n)``."""
         found = np.empty((len(self.start), len(self.row)))
         for g, block in enumerate(self.blocks):
-            part = p[self.ends[g] : self.ends[g + 1]]
-            found[self.cuts[g] : self.cuts[g + 1]] = np.einsum(
-                "kcn,cn->kn", block.reshape(len(block), *part.shape), part
-            )
-            found[self.cuts[-1] + g] = part.sum(0)
+            found[self.weights_of[g]] = np.einsum("kcn,cn->kn", block, p[self.classes_of[g]])
+            found[self.size + g] = p[self.classes_of[g]].sum(0)
         return found
 
     def _slopes(self, t: Array, weight: Array, shrink: float) -> tuple[float, Array, Array]:
         """Return the loss, its gradient and its Hessian."""
-        size = self.cuts[-1]
         logits = self._logits(t)
         logits -= logits.max(0)
         own = logits[self.label, self.row]
@@ -435,16 +437,15 @@ class Tied:
         gradient = shrink * away + expected @ weight
         p *= weight.astype(np.float32)
         for g, block in enumerate(self.blocks):
-            part, here, bias = p[self.ends[g] : self.ends[g + 1]], slice(self.cuts[g], self.cuts[g + 1]), size + g
-            weighted = block * part.reshape(-1)
-            hessian[here, here] += weighted @ block.T
+            here, bias, rows = self.weights_of[g], self.size + g, self.rows_of[g]
+            flat = block.reshape(len(block), math.prod(block.shape[1:]))
+            weighted = flat * p[self.classes_of[g]].reshape(-1)
             cross = weighted.sum(1)
+            hessian[here, here] += weighted @ flat.T
             hessian[here, bias] += cross
             hessian[bias, here] += cross
-            hessian[bias, bias] += part.sum()
-            rows = np.flatnonzero((self.label >= self.ends[g]) & (self.label < self.ends[g + 1]))
-            picked = block.reshape(len(block), -1, len(self.row))[:, self.label[rows] - self.ends[g], rows]
-            gradient[here] -= picked @ weight[rows]
+            hessian[bias, bias] += p[self.classes_of[g]].sum()
+            gradient[here] -= self.own[g] @ weight[rows]
             gradient[bias] -= weight[rows].sum()
         return loss, gradient, hessian
 

@@ -52,7 +52,7 @@ class AFAFuser(Fuser):
 
     Args:
         structure: ``auto``, or one of ``scalar``, ``tied``, ``per_class``, ``full``: then the candidates of this
-            structure alone are fitted (one, but for tied, which has two softenings to choose from).
+            structure alone are fitted (one, but for tied, which has three softenings to choose from).
         combine: with ``auto``: ``average``, the candidates' predictions averaged with weights exp(−½ · summed held-out
             loss), or ``best``, the one network of the lowest held-out loss.
         folds: how many.
@@ -86,11 +86,15 @@ class AFAFuser(Fuser):
             raise ValueError(f"combine must be 'average' or 'best', got {self.combine!r}")
         if not isinstance(self.folds, int) or self.folds < 2:
             raise ValueError(f"folds must be a whole number of at least 2, got {self.folds!r}")
+        if isinstance(self.means, str):
+            raise ValueError(f"means must be a list of names, such as [{self.means!r}]")
         self.means = tuple(self.means)
         if not self.means or len(set(self.means)) < len(self.means):
             raise ValueError(f"means must be different names of means, at least one, got {self.means!r}")
         for mean in self.means:
             get_mean(mean)
+            if mean in ("mean", "both", "all") or mean.startswith("tied"):
+                raise ValueError(f"'{mean}' is what afa calls a network of its own: register the mean by another name")
         self.losses: dict[str, float] = {}
         self.weights: dict[str, float] = {}
         self.fits: dict[str, Fit] = {}

@@ -2,6 +2,7 @@
 
 from faverage.errors import CheckpointError
 from faverage.vision.backbones import ResNet18, TinyNet, backbone_names, get_backbone, load_weights, register_backbone
+from faverage.vision.efficientnet import EfficientNetLite, pretrained, pretrained_names
 from faverage.vision.engine.optimise import Training, learning_rate, train_network
 from faverage.vision.engine.processes import OtherFailed, Team, join
 from faverage.vision.engine.report import check_tensorboard
@@ -21,6 +22,7 @@ __all__ = [
     "Augment",
     "BaseModel",
     "CheckpointError",
+    "EfficientNetLite",
     "Evaluate",
     "Extractor",
     "Eyes",
@@ -43,6 +45,8 @@ __all__ = [
     "learning_rate",
     "load_weights",
     "open_features",
+    "pretrained",
+    "pretrained_names",
     "register_backbone",
     "rotation_heads",
     "store_features",

@@ -195,7 +195,7 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
         ValueError: if a tensor is missing, is left over, or has another shape; the message names them.
     """
     others = ("fc.", "head.", "momentum.")
-    given = {name: tensor for name, tensor in _read(Path(path)).items() if not name.startswith(others)}
+    given = {name: tensor for name, tensor in read_weights(Path(path)).items() if not name.startswith(others)}
     wanted = module.state_dict()
     for name, tensor in wanted.items():
         if name.endswith("num_batches_tracked"):
@@ -222,7 +222,7 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
     return module
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
     """Read named tensors from a ``.safetensors`` file or from what ``torch.save`` wrote."""
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {path}")

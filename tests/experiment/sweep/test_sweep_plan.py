@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from faverage.experiment import ConfigError, RunConfig
-from faverage.experiment.features import Features
 from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.experiment.sweep import Plan, held_out, work
 from faverage.experiment.sweep.results import best_of
 from faverage.experiment.sweep.work import mark, read_shared, write_shared
+from faverage.features import FeatureSet
 from faverage.fscil import CosineHead, FewShotLearner
 from helpers_run import ready
 from helpers_sweep import SMALL, command, said, times, written
@@ -52,7 +52,7 @@ def test_the_test_images_have_no_part_in_the_held_out_loss(tmp_path: Path, monke
 
     def noisy(config: Any) -> Pictures:
         pictures, rng = load_pictures(config), np.random.default_rng(5)
-        images, labels, test = pictures.images.copy(), pictures.labels.copy(), pictures.rows.test
+        images, labels, test = pictures.images.copy(), pictures.labels.copy(), pictures.test
         images[test] = rng.integers(0, 256, images[test].shape, dtype=np.uint8)
         labels[test] = rng.permutation(labels[test])
         return replace(pictures, images=images, labels=labels)
@@ -64,7 +64,7 @@ def test_the_test_images_have_no_part_in_the_held_out_loss(tmp_path: Path, monke
         out.mkdir()
         token = mark(out)
         if name == "noise":
-            monkeypatch.setattr("faverage.experiment.features.load_pictures", noisy)
+            monkeypatch.setattr("faverage.experiment.base.load_pictures", noisy)
         outcomes = [work.carry_out(task, out, token) for task in plan.tasks.values()]
         assert not any(outcome.error for outcome in outcomes)
         found.append([outcome.record for outcome in outcomes if outcome.record])
@@ -74,7 +74,7 @@ def test_the_test_images_have_no_part_in_the_held_out_loss(tmp_path: Path, monke
 
 
 @pytest.fixture(scope="module")
-def based(tmp_path_factory: pytest.TempPathFactory) -> tuple[Features, RunConfig]:
+def based(tmp_path_factory: pytest.TempPathFactory) -> tuple[FeatureSet, RunConfig]:
     out = tmp_path_factory.mktemp("based")
     base = next(iter(Plan.read(written(out)).tasks.values()))
     assert not work.carry_out(base, out, mark(out)).error
@@ -84,41 +84,47 @@ def based(tmp_path_factory: pytest.TempPathFactory) -> tuple[Features, RunConfig
 
 
 def test_what_is_held_out_is_not_learned_from(
-    based: tuple[Features, RunConfig], monkeypatch: pytest.MonkeyPatch
+    based: tuple[FeatureSet, RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features, config = based
     seen: dict[str, Any] = {}
 
     class Seen(FewShotLearner):
         def predict_proba(self, X: Any) -> Any:
-            seen["held"], seen["memory"], seen["shots"] = X, self.memory.base, self.memory.shots
+            seen["held"], seen["known"] = X["plain"], self.known
             return super().predict_proba(X)
 
     monkeypatch.setattr(held_out, "learner_of", lambda method, *_: Seen(fuser=method))
     loss = held_out.held_out_loss("prototypes", features, config, 0)
     assert loss is not None and loss > 0
-    learned = np.concatenate([seen["memory"], *seen["shots"].values()])
-    assert [len(shots) for shots in seen["shots"].values()] == [4, 4, 4, 4]
+    known = seen["known"]
+    learned = known.views["plain"]
+    assert np.unique(known.labels[known.shot], return_counts=True)[1].tolist() == [4, 4, 4, 4]
     together = np.concatenate([learned, seen["held"]])
-    shots = np.concatenate([x for x, _ in features.train])
-    every = np.concatenate([features.memory, shots])
+    every = features.of(np.concatenate([features.memory, *features.shots]))["plain"]
     assert len(together) == len(every)  # nothing is lost, nothing is twice
     assert np.array_equal(together[np.lexsort(together.T)], every[np.lexsort(every.T)])
-    _, counts = np.unique(features.memory_labels, return_counts=True)
+    _, counts = np.unique(features.labels[features.memory], return_counts=True)
     assert len(seen["held"]) == sum(count // 3 for count in counts) + 4
 
 
-def test_base_heads_of_every_kind_come_back_from_disk(based: tuple[Features, RunConfig], tmp_path: Path) -> None:
+def test_base_heads_of_every_kind_come_back_from_disk(based: tuple[FeatureSet, RunConfig], tmp_path: Path) -> None:
     features, _ = based
-    weight, bias = features.head
-    for head in (features.head, [(weight, bias), CosineHead(weight + 1, 7.5)]):
-        write_shared(replace(features, head=head), tmp_path, False)
+    (linear,), x, means = features.heads.values(), features.views["plain"], features.prototypes["plain"]
+    cosine = CosineHead(linear.weight + 1, 7.5)
+    for heads in ({"plain": linear}, {"plain": linear, "flip": cosine}):
+        views, prototypes = dict.fromkeys(heads, x), dict.fromkeys(heads, means)
+        write_shared(replace(features, views=views, prototypes=prototypes, heads=heads), tmp_path, False)
         found = read_shared(tmp_path, False)
-        assert found is not None and type(found.head) is type(head)
-        assert found.sessions == features.sessions and np.array_equal(found.test, features.test)
-        assert all(np.array_equal(a, b) for a, b in zip(found.train[1], features.train[1], strict=True))
-    assert np.array_equal(found.head[0][1], bias) and np.array_equal(found.head[1].weight, weight + 1)
-    assert found.head[1].scale == 7.5
+        assert found is not None and {v: type(h) for v, h in found.heads.items()} == {
+            v: type(h) for v, h in heads.items()
+        }
+        assert found.sessions == features.sessions
+        for a, b in zip((found.test, *found.shots), (features.test, *features.shots), strict=True):
+            assert np.array_equal(found.labels[a], features.labels[b])
+            assert all(np.array_equal(seen, features.of(b)["plain"]) for seen in found.of(a).values())
+    assert np.array_equal(found.heads["plain"].bias, linear.bias)
+    assert np.array_equal(found.heads["flip"].weight, cosine.weight) and found.heads["flip"].scale == 7.5
     for file in tmp_path.glob("shared*"):
         whole = file.read_bytes()
         for broken in (whole[:-500], whole[:-500] + b"edited" + whole[-494:]):
@@ -154,13 +160,13 @@ def test_keys_follow_code_and_the_files_that_settings_name(tmp_path: Path, monke
     assert keys(text) != first
 
 
-def test_no_held_out_loss_from_one_shot(based: tuple[Features, RunConfig]) -> None:
+def test_no_held_out_loss_from_one_shot(based: tuple[FeatureSet, RunConfig]) -> None:
     features, config = based
     first = tuple(
         np.array([rows[features.labels[rows] == c][0] for c in np.unique(features.labels[rows])])
-        for rows in features.rows.train
+        for rows in features.shots
     )
-    one = replace(features, rows=replace(features.rows, train=first))
+    one = replace(features, shots=first)
     assert held_out.held_out_loss("prototypes", one, config, 0) is None
 
 

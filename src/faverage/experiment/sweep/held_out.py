@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from faverage.experiment.config import RIVAL_METHODS, RunConfig
-from faverage.experiment.features import Features
 from faverage.experiment.fusers import learner_of
+from faverage.features import FeatureSet
 
 __all__ = ["IN_WORDS", "held_out_loss"]
 
@@ -38,7 +38,7 @@ IN_WORDS = (
 )
 
 
-def held_out_loss(method: str, features: Features, config: RunConfig, draw: int) -> float | None:
+def held_out_loss(method: str, features: FeatureSet, config: RunConfig, draw: int) -> float | None:
     """Return the held-out loss of a method, or None where it has none.
 
     Args:
@@ -49,17 +49,16 @@ def held_out_loss(method: str, features: Features, config: RunConfig, draw: int)
     """
     if method in RIVAL_METHODS:
         return None
-    aside = _set_aside(features.memory_labels, config.seed)
-    sessions = [(x, y, _left_out(y, config.seed, draw)) for x, y in features.train]
-    if not any(left.any() for _, _, left in sessions):
+    memory = features.memory
+    aside = _set_aside(features.labels[memory], config.seed)
+    sessions = [(rows, _left_out(features.labels[rows], config.seed, draw)) for rows in features.shots]
+    if not any(left.any() for _, left in sessions):
         return None
-    learner = learner_of(method, config, features.widths)
-    rest = features.memory[~aside], features.memory_labels[~aside]
-    learner.fit_base(*rest, head=features.head, prototypes=features.prototypes)
-    for x, y, left in sessions:
-        learner.learn_session(x[~left], y[~left])
-    held = np.concatenate([features.memory[aside], *(x[left] for x, _, left in sessions)])
-    labels = np.concatenate([features.memory_labels[aside], *(y[left] for _, y, left in sessions)])
+    learner = learner_of(method, config)
+    learner.fit_base(*features.examples(memory[~aside]), head=features.heads, prototypes=features.prototypes)
+    for rows, left in sessions:
+        learner.learn_session(*features.examples(rows[~left]))
+    held, labels = features.examples(np.concatenate([memory[aside], *(rows[left] for rows, left in sessions)]))
     return _loss(learner.predict_proba(held), labels, learner.classes)
 
 

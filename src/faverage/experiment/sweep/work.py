@@ -21,23 +21,23 @@ from typing import Any
 
 import numpy as np
 
+from faverage.experiment.base import features_of_benchmark
 from faverage.experiment.code import features_code
 from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
-from faverage.experiment.features import Features, features_of_benchmark, features_of_file
 from faverage.experiment.methods import on_gpu, run_methods
-from faverage.experiment.pictures import load_pictures
+from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.experiment.resume import read_left, write_left
 from faverage.experiment.rivals import rival_base, rival_folder
-from faverage.experiment.rows import Rows
 from faverage.experiment.sweep.held_out import held_out_loss
 from faverage.experiment.sweep.plan import Task
 from faverage.experiment.trouble import explain
-from faverage.fscil import CosineHead
+from faverage.features import FeatureSet
+from faverage.fscil import CosineHead, LinearHead
 from faverage.storage import alone, parse_json, replacing
 
 __all__ = ["Outcome", "carry_out", "mark", "marked", "read_record", "read_shared", "write_shared"]
 
-_ARRAYS = ("memory", "memory_labels", "prototypes", "labels")
+_WORDS = ("sessions", "class_names", "source", "skipped", "base", "networks")
 _ONE_AT_A_TIME = threading.Lock()  # a worker of dask may have many threads, but torch has one seed a process
 
 
@@ -92,7 +92,7 @@ def _base(task: Task, out: Path, progress: Any) -> None:
     if read_shared(folder, spare) is None:
         count = len(task.config.networks)
         folders = [folder / f"network-{k}" for k in range(1, count + 1)] or [folder]
-        write_shared(features_of_benchmark(task.config, folders, progress), folder, spare)
+        write_shared(features_of_benchmark(task.config, folders, progress)[0], folder, spare)
 
 
 def _rival(task: Task, out: Path, progress: Any) -> None:
@@ -113,8 +113,8 @@ def _run(task: Task, out: Path, progress: Any) -> dict[str, Any]:
     start = time.perf_counter()
     config, folder = task.config, out / "work" / task.folder
     folder.mkdir(exist_ok=True)
-    features = _features(task, out, progress)
-    result = run_methods(config, features, task.draw, folder, progress)[0][task.method]
+    features, pictures = _features(task, out, progress)
+    result = run_methods(config, features, task.draw, folder, progress, pictures=pictures)[0][task.method]
     progress("computing the held-out loss")
     loss = held_out_loss(task.method, features.redrawn(config.seed, task.draw), config, task.draw)
     record = {
@@ -132,15 +132,15 @@ def _run(task: Task, out: Path, progress: Any) -> dict[str, Any]:
     return record
 
 
-def _features(task: Task, out: Path, progress: Any) -> Features:
+def _features(task: Task, out: Path, progress: Any) -> tuple[FeatureSet, Pictures | None]:
     if task.config.features is not None:
-        return features_of_file(Path(task.config.features), task.config.views)
+        return FeatureSet.load(task.config.features, task.config.views), None
     if task.method in RIVAL_METHODS:
         return features_of_benchmark(task.config, [], progress)
     features = read_shared(out / "work" / str(task.shared), task.config.draws > 1)
     if features is None:
         raise OSError(f"the features of the base session in {out / 'work' / str(task.shared)} are gone: start again")
-    return features
+    return features, None
 
 
 _DO = {"base": _base, "rival": _rival, "run": _run}
@@ -171,18 +171,18 @@ def _threads(config: RunConfig) -> Iterator[None]:
         yield
 
 
-def write_shared(features: Features, folder: Path, spare: bool) -> None:
-    """Write what methods see of a base session: features of shots, tests and spare examples, and all beside them."""
+def write_shared(features: FeatureSet, folder: Path, spare: bool) -> None:
+    """Write what methods see of a base session, spare examples too, for workers that map the features into memory."""
     file, vectors = _files(folder, spare)
-    parts = [*features.rows.train, features.rows.test, features.rows.spare]
+    parts = [*features.shots, features.test, features.spare, features.memory]
     used = np.unique(np.concatenate(parts))
-    place = np.full(len(features.labels), -1)
-    place[used] = np.arange(len(used))
-    words = {name: getattr(features, name) for name in ("sessions", "class_names", "source", "skipped", "base")}
-    arrays: dict[str, Any] = {name: getattr(features, name) for name in _ARRAYS} | {"labels": features.labels[used]}
-    arrays |= {**_pack_heads(features.head), "words": np.array(json.dumps(words))}
-    arrays |= {f"rows_{i}": place[part] for i, part in enumerate(parts)}
-    seen = np.asarray(features.vectors[used])
+    words = {name: getattr(features, name) for name in _WORDS} | {"views": list(features.views)}
+    arrays: dict[str, Any] = {"labels": features.labels[used], "words": np.array(json.dumps(words))}
+    arrays |= {f"rows_{i}": np.searchsorted(used, part) for i, part in enumerate(parts)}
+    for v, (view, head) in enumerate(features.heads.items()):
+        arrays |= {f"{name}_{v}": np.asarray(value) for name, value in vars(head).items()}
+        arrays[f"prototypes_{v}"] = features.prototypes[view]
+    seen = np.concatenate(list(features.of(used).values()), 1)
     arrays["checksum"] = np.array(_checksum(arrays, seen))
     file.unlink(missing_ok=True)
     with replacing(vectors) as partial, partial.open("wb") as handle:
@@ -191,8 +191,8 @@ def write_shared(features: Features, folder: Path, spare: bool) -> None:
         np.savez(handle, **arrays)
 
 
-def read_shared(folder: Path, spare: bool) -> Features | None:
-    """Return what ``write_shared`` wrote, without the images; None where it is not there, or not as it was written."""
+def read_shared(folder: Path, spare: bool) -> FeatureSet | None:
+    """Return what ``write_shared`` wrote; None where it is not there, or not as it was written."""
     file, vectors = _files(folder, spare)
     try:
         with np.load(file, allow_pickle=False) as stored:
@@ -201,10 +201,21 @@ def read_shared(folder: Path, spare: bool) -> Features | None:
         if str(data.pop("checksum")) != _checksum(data, mapped):
             raise ValueError
         words = parse_json(str(data["words"]))
-        parts = [data[f"rows_{i}"] for i in range(len(words["sessions"]) + 1)]
-        arrays: dict[str, Any] = {name: data[name] for name in _ARRAYS}
-        rows = Rows(tuple(parts[:-2]), parts[-2], parts[-1])
-        return Features(**arrays, **words, head=_unpack_heads(data), vectors=mapped, rows=rows)
+        names = words.pop("views")
+        *shots, test, spare_rows, memory = (data[f"rows_{i}"] for i in range(len(words["sessions"]) + 2))
+        prototypes = {view: data[f"prototypes_{v}"] for v, view in enumerate(names)}
+        ends = np.cumsum([means.shape[1] for means in prototypes.values()])
+        return FeatureSet(
+            views=dict(zip(names, np.split(mapped, ends[:-1], axis=1), strict=True)),
+            labels=data["labels"],
+            memory=memory,
+            shots=tuple(shots),
+            test=test,
+            spare=spare_rows,
+            prototypes=prototypes,
+            heads={view: _head(data, v) for v, view in enumerate(names)},
+            **words,
+        )
     except FileNotFoundError:
         return None
     except Exception:  # a file that is cut off or not what it should be fails in many ways
@@ -213,23 +224,12 @@ def read_shared(folder: Path, spare: bool) -> Features | None:
     return None
 
 
-def _pack_heads(head: Any) -> dict[str, Any]:
-    """Return one base head, or a list of them, as arrays: W and b of a linear one, W and the scale of a cosine."""
-    arrays: dict[str, Any] = {"n_heads": np.array(len(head) if isinstance(head, list) else 0)}
-    for i, one in enumerate(head if isinstance(head, list) else [head]):
-        if isinstance(one, CosineHead):
-            arrays |= {f"weight_{i}": one.weight, f"scale_{i}": np.array(one.scale)}
-        else:
-            arrays |= {f"weight_{i}": one[0], f"bias_{i}": one[1]}
-    return arrays
-
-
-def _unpack_heads(data: dict[str, Any]) -> Any:
-    count, heads = int(data["n_heads"]), []
-    for i in range(max(1, count)):
-        weight, scale = data[f"weight_{i}"], data.get(f"scale_{i}")
-        heads.append((weight, data[f"bias_{i}"]) if scale is None else CosineHead(weight, float(scale)))
-    return heads if count else heads[0]
+def _head(data: dict[str, Any], v: int) -> LinearHead | CosineHead:
+    """Return the base head of a view, from its fields."""
+    weight = data[f"weight_{v}"]
+    return (
+        CosineHead(weight, float(data[f"scale_{v}"])) if f"scale_{v}" in data else LinearHead(weight, data[f"bias_{v}"])
+    )
 
 
 def _checksum(arrays: dict[str, Any], vectors: Any) -> str:

@@ -1,0 +1,130 @@
+"""Which examples are for what, and all that methods see of them: features by view, and what the base session left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from faverage.fscil import CosineHead, LinearHead
+
+if TYPE_CHECKING:
+    from faverage.vision import Shards
+
+__all__ = ["FeatureSet", "Splits"]
+
+Array = NDArray[Any]
+
+
+@dataclass(kw_only=True)
+class Splits:
+    """Labelled examples, images or features, and what each is for.
+
+    Attributes:
+        labels: ``(n,)``, class of each example, as numbers in order of arrival; -1 for classes that no session has.
+        sessions: classes of each session; the first is the base session.
+        shots: rows ``(m_k,)`` of each session after the base session.
+        test: rows ``(t,)`` of tests of all classes.
+        spare: rows ``(s,)`` of further examples of new classes, neither shots nor test.
+        class_names: by number.
+        source: where the choice of shots comes from.
+        skipped: number of images that could not be read.
+    """
+
+    labels: Array
+    sessions: list[list[int]]
+    shots: tuple[Array, ...]
+    test: Array
+    spare: Array
+    class_names: list[str]
+    source: str
+    skipped: int = 0
+
+    def redrawn(self, seed: int, draw: int) -> Self:
+        """Return the same sessions with other shots; draw 0 is what is there.
+
+        The shots of a class are drawn from its shots and spare examples, if those are at least twice as many as the
+        shots. Otherwise its test examples are drawn from as well, and what is not drawn is its test.
+        """
+        if draw == 0:
+            return self
+        shots, test, spare = [], [self.test], [self.spare]
+        for rows in self.shots:
+            chosen = []
+            for label in np.unique(self.labels[rows]):
+                rng = np.random.default_rng([seed, draw, int(label)])
+                own, spares, tests = (part[self.labels[part] == label] for part in (rows, self.spare, self.test))
+                pool = np.sort(np.concatenate([own, spares]))
+                fresh = len(pool) >= 2 * len(own)
+                if not fresh:
+                    pool = np.sort(np.concatenate([pool, tests]))
+                new = np.sort(rng.choice(pool, len(own), replace=False))
+                chosen.append(new)
+                (spare if fresh else test).append(np.setdiff1d(pool, new))
+            shots.append(np.concatenate(chosen))
+        left_test, left_spare = (np.setdiff1d(np.concatenate(part), np.concatenate(shots)) for part in (test, spare))
+        return replace(self, shots=tuple(shots), test=left_test, spare=left_spare)
+
+    @property
+    def drawn_from_test(self) -> bool:
+        """Whether fresh draws take test examples of any class."""
+        shots, spare = (np.bincount(self.labels[part]) for part in (np.concatenate(self.shots), self.spare))
+        return any(spare[c : c + 1].sum() < count for c, count in enumerate(shots))
+
+
+@dataclass(kw_only=True)
+class FeatureSet(Splits):
+    """Features by view, with labels, splits, and prototypes and heads of the base session.
+
+    Attributes:
+        views: features ``(n, d_v)`` of all examples, by the name of the view; of ``Shards``, only rows that are asked
+            for are read.
+        memory: rows ``(m,)`` of examples of base classes that no network was trained on.
+        prototypes: by view ``(C, d_v)``, means of normalised features of the base classes.
+        heads: base head of each view.
+        base: what base training of the first network said of itself; None for features from a file.
+        networks: what that of each network said, where there are several.
+    """
+
+    views: dict[str, Array | Shards]
+    memory: Array
+    prototypes: dict[str, Array]
+    heads: dict[str, LinearHead | CosineHead]
+    base: dict[str, Any] | None = None
+    networks: list[dict[str, Any]] | None = None
+
+    def of(self, rows: Array) -> dict[str, Array]:
+        """Return the features ``(m, d_v)`` of some rows ``(m,)``, by view."""
+        return {view: np.asarray(x[rows]) for view, x in self.views.items()}
+
+    def examples(self, rows: Array) -> tuple[dict[str, Array], Array]:
+        """Return the features ``(m, d_v)`` of some rows ``(m,)``, by view, and their labels ``(m,)``."""
+        return self.of(rows), self.labels[rows]
+
+    def save(self, path: str | Path) -> None:
+        """Write what methods see to a ``.npz``: memory, shots, tests, prototypes and heads, but no spare examples.
+
+        Where there are many, numbers are of half precision; arrays with one that is too large for that keep theirs.
+        """
+        from faverage.features.files import write
+
+        write(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, views: Sequence[str] | None = None) -> FeatureSet:
+        """Read what ``save`` wrote, or a file of one's own, as float32.
+
+        Args:
+            path: of the file.
+            views: which of its views, in which order; by default all. A file without names of views has no choice.
+
+        Raises:
+            ConfigError: the file is not what it should be; the message names the array and what was expected.
+        """
+        from faverage.features.files import read
+
+        return read(Path(path), views)
