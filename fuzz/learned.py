@@ -180,13 +180,17 @@ class ModelFolder(Folder):
         except ModelError:
             pass
         outside = _contents(work / "outside")
-        what = rng.choice(("nothing", "undo", "teach", "forget"))
+        what = rng.choice(("nothing", "undo", "teach", "add", "forget", "rename"))
         if what == "nothing":
             return
         if what == "undo":
             model.undo()
         elif what == "teach":
             model.teach("new", [picture, sound.picture(4, 20)])
+        elif what == "add":
+            model.teach(model.classes()[0].name, [sound.picture(5, 20)])
+        elif what == "rename":
+            model.rename(model.classes()[-1].name, "renamed")
         else:
             model.forget("white")
         try:

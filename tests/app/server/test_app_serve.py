@@ -83,7 +83,7 @@ def test_a_real_model_is_asked_and_taught_by_many_and_ctrl_c_ends_it(folder) -> 
             taught = post(f"{address}/api/teach", *lesson(name, png(name), png(name, (40, 30))))
             assert taught["count"] == 2
         said = post(f"{address}/api/predict", png("yellow"))["answers"][0]
-        assert said["answer"] == "yellow" and len(said["heads"]) == 3 and said["means"]
+        assert said["answer"] == "yellow" and len(said["heads"]) == 3 and 0 < said["familiarity"] <= 1
         assert json.load(urllib.request.urlopen(f"{address}/api/explain"))["trusted"]
         assert "white" in post(f"{address}/api/undo", b"")["undone"]
         stop.set()
