@@ -60,7 +60,11 @@ def test_half_a_zip(tmp_path: Path) -> None:
         ("seed: 99999999999999999999", "at most 4294967295, got 99999999999999999999"),
         ("weights: none.pth", "weights: no such file: none.pth; expected a checkpoint of tiny: correct the path"),
         ("weights: run.yaml", "run.yaml is no checkpoint: expected a state dict"),
-        ("backbone: vgg", "unknown backbone 'vgg'; known are: resnet18_large, resnet18_small, tiny"),
+        (
+            "backbone: vgg",
+            "unknown backbone 'vgg'; known are: efficientnet_lite0, efficientnet_lite1, efficientnet_lite2, "
+            "resnet18_large, resnet18_small, tiny",
+        ),
         ("backbone: [tiny]", "unknown backbone ['tiny']; known are: "),
         ("weight_decay: lots", "weight_decay must be a number >= 0, got 'lots'"),
         ("weight_decay: -1", "weight_decay must be a number >= 0, got -1"),
