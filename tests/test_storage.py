@@ -199,8 +199,8 @@ def test_which_code_results_depend_on() -> None:
     assert {"faverage.vision.engine.step", "faverage.vision.backbones", "faverage.vision.transforms"} <= base
     assert all(name.startswith("faverage.vision.") for name in base)
     afa = sources.behind(["faverage.experiment.fusers", "faverage.fusion.nets"])
-    more = {"afa.train", "afa.steps", "afa.simplex", "fscil.heads", "fscil.metrics", "fscil.relearn"}
-    assert {f"faverage.{name}" for name in more} <= afa  # relearn is imported inside a function
+    more = {"afa.train", "afa.steps", "afa.simplex", "fscil.heads", "fscil.metrics", "fscil.files"}
+    assert {f"faverage.{name}" for name in more} <= afa  # files is imported inside a function
     lucir = sources.behind(["faverage.experiment.rivals", "faverage.rivals.lucir"])
     assert {"faverage.rivals.rival", "faverage.rivals.exemplars", "faverage.vision.engine.optimise"} <= lucir
     assert not lucir & {"faverage.rivals.cec", "faverage.afa.network", "faverage.fusion.base"}

@@ -282,10 +282,10 @@ class _Mixed(nn.Module):
         super().__init__()
         n = members.n_classes
         self.register_buffer("fill", _gaps(members.members, n) / n)
-        fits = [fuser.fits[name] for name in fuser.weights]
+        fits: list[Any] = [fuser.fits[name] for name in fuser.weights]
         self.shares = list(fuser.weights.values())
         self.fits = nn.ModuleList(
-            _LogLinear(fit) if isinstance(fit, LinearFit) else fit.network(n).float() for fit in fits
+            _LogLinear(fit) if hasattr(fit, "softenings") else fit.network(n).float() for fit in fits
         )
 
     def forward(self, scores: Tensor) -> Tensor:
@@ -302,9 +302,10 @@ class _LogLinear(nn.Module):
     weights: Tensor
     bias: Tensor
 
-    def __init__(self, fit: LinearFit) -> None:
+    def __init__(self, fit: Any) -> None:
         super().__init__()
-        self.softenings, self.full = fit.softenings, fit.structure == "full"
+        self.softenings: tuple[float, ...] = fit.softenings
+        self.full = fit.structure == "full"
         self.register_buffer("weights", torch.from_numpy(fit.weights).float())
         self.register_buffer("bias", torch.from_numpy(fit.bias).float())
 
