@@ -50,7 +50,7 @@ def test_resnet18_has_torchvisions_names_and_count() -> None:
 @pytest.mark.parametrize("name", backbone_names())
 def test_backbones_give_their_dimension_and_never_negative(name: str) -> None:
     for side in (8, 33) if name == "tiny" else (32, 84):
-        options = {} if name == "tiny" else {"width": 16}
+        options = {"width": 16} if name.startswith("resnet") else {}
         module = get_backbone(name, **options)
         features = module(torch.rand(2, 3, side, side))
         assert features.shape == (2, module.dimension)

@@ -75,6 +75,9 @@ class ImageBackbone:
         mine, theirs = (one.model.backbone if one.model is not None else one.module for one in (self, other))
         if mine is None or theirs is None:
             return mine is theirs and self.name == other.name
+        transforms = [one.model.transform.config() for one in (self, other) if one.model is not None]
+        if len(transforms) == 2 and transforms[0] != transforms[1]:
+            return False
         return mine is theirs or fingerprint_weights(mine) == fingerprint_weights(theirs)
 
     def ready(self, *, batch_size: int) -> None:

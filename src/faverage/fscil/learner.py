@@ -163,6 +163,12 @@ class FewShotLearner:
         """Labels that each session brought; the first are the base classes, none where there was no base session."""
         return [] if self._state is None else self._state.known.sessions
 
+    @property
+    def draws(self) -> int:
+        """``stand_ins`` under its old name."""
+        renamed("draws", "stand_ins")
+        return self.stand_ins
+
     # Learning ---------------------------------------------------------------------------------------------------------
 
     def fit_base(
