@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw
 from faverage.afa.explain import Explanation, Table
 from faverage.app.model import Answer, ClassInfo, ModelError, Taught
 from faverage.app.server.limits import Limits
+from faverage.fscil.why import Said
 
 DEFAULT = Limits()
 BREAKING = (1, 2, 3)  # the colour of pictures that the model cannot bear
@@ -86,8 +87,8 @@ class FakeModel:
             p /= p.sum()
             order = np.argsort(-p)
             top = tuple((infos[i].name, float(p[i])) for i in order)
-            heads = (("base", infos[0].name, float("nan")), ("session 1", top[0][0], top[0][1]))
-            answers.append(Answer(top, heads, (("arithmetic", 0.75), ("geometric", 0.25))))
+            heads = (Said("base head", infos[0].name, None, -0.25), Said("prototypes", *top[0], 2.5))
+            answers.append(Answer(top, heads, float(np.exp(-far.min()))))
         return answers
 
     def _put(self, infos, known, what, name, pictures, words):
@@ -116,7 +117,7 @@ class FakeModel:
             mean = np.mean([features(image) for image in images], 0)
             self._put([*rest, new], known | {name: mean}, "teach", name, len(images), f"taught {name}")
             self.teaching -= 1
-            return Taught(name, count, 1.0, ((infos[0].name, name, 2),), 0.9, 0.5, worse=name == "noise")
+            return Taught(name, count, 1.0, ((infos[0].name, name, 2),), 0.9, 0.5, worse=name == "noise", kept=count)
 
     def forget(self, name):
         infos, known = self._states[-1]

@@ -1,8 +1,9 @@
 """A model on disk: a folder that holds the state before a change or the one after it, whatever happens in between.
 
     model.json               format, side of the images, classes, states that can be gone back to, history
-    base/                    written once: learner and backbone of the base classes, their thumbnails
-    states/000007/           shots.safetensors and fuser.safetensors: what was taught, as of change 7
+    base/                    written once: backbone, and the learner as the model was made with it; its thumbnails
+    states/000007/           known.safetensors and fuser.safetensors: what the model knows as of change 7; rows of
+                             arrays that are in base/ are named by their numbers
 
 A change writes a new state, makes sure that it is on the disk, then replaces model.json, whose last state counts. Only
 JSON and safetensors are ever read.
@@ -10,9 +11,9 @@ JSON and safetensors are ever read.
 
 from __future__ import annotations
 
-import copy
 import errno
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +36,23 @@ from PIL import Image
 
 from faverage.app.names import BusyError, ModelError, check_stored, clean_name
 from faverage.app.photos import thumbnails
-from faverage.fscil import FewShotLearner
-from faverage.fscil.files import check_array, read_fuser
-from faverage.fscil.relearn import base_of, shots_of
+from faverage.fscil import FewShotLearner, Knowledge
+from faverage.fscil.files import (
+    Parts,
+    add_sessions_of_old_version,
+    as_arrays,
+    as_tensors,
+    pack,
+    read_fuser,
+    read_parts,
+    unpack,
+)
 from faverage.fusion import Fuser
 from faverage.storage import read_json, read_tensors, replacing, write_tensors
 
-__all__ = ["FORMAT", "LARGEST_SIDE", "Folder", "State", "check_absent", "small_pictures", "write_model"]
+__all__ = ["FORMAT", "LARGEST_SIDE", "BaseFiles", "Folder", "State", "check_absent", "write_model"]
 
-FORMAT = 1
+FORMAT = 2
 KIND = "faverage model"
 LARGEST_SIDE = 4096  # of the squares that pictures are brought to
 LOCK_SECONDS = 30.0  # how long a change waits for the one before it
@@ -53,17 +63,36 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class State:
-    """What was taught.
+    """What a model knows.
 
     Attributes:
-        sessions: for each session its classes with the features of their pictures ``(n, d)``.
-        thumbnails: of each taught class, uint8 ``(at most 5, 64, 64, 3)``.
-        fuser: fitted to these sessions; None where there is nothing to fuse.
+        known: classes and examples; None where that is nothing.
+        counts: number of pictures that each class was learned from.
+        thumbnails: of each class, uint8 ``(at most 5, 64, 64, 3)``.
+        fuser: fitted to these; None where there is nothing to fuse.
+        old: whether the version before wrote it, so that it has no fuser of this one.
     """
 
-    sessions: list[dict[str, Array]]
+    known: Knowledge | None
+    counts: dict[str, int]
     thumbnails: dict[str, Array]
     fuser: Fuser | None
+    old: bool = False
+
+
+@dataclass(frozen=True)
+class BaseFiles:
+    """What a model was made with.
+
+    Attributes:
+        parts: options and backbone, and what was known then.
+        arrays: the same and all thumbnails as arrays, whose rows states refer to.
+        thumbnails: of each class.
+    """
+
+    parts: Parts
+    arrays: dict[str, Array]
+    thumbnails: dict[str, Array]
 
 
 class Folder:
@@ -127,26 +156,49 @@ class Folder:
         """Replace model.json, then remove states that it does not name."""
         from faverage import __version__
 
-        whole = {"kind": KIND, "format": FORMAT, **record, "faverage": __version__}
+        whole = {"kind": KIND, **record, "format": FORMAT, "faverage": __version__}
         with self._writing(), replacing(self.record) as partial:
             partial.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             _sync(partial)
         _sync(self.path)
         self._tidy(set(record["states"]))
 
-    def write_state(self, name: str, state: State) -> None:
-        """Write a state; it counts only once model.json names it."""
+    def write_base(self, learner: FewShotLearner, pictures: Mapping[str, Array]) -> BaseFiles:
+        """Write what a model is made with; ``pictures`` are its thumbnails, uint8 ``(at most 5, 64, 64, 3)``."""
+        learner.save(self.base)
+        shown = {label: pictures.get(label, _NONE) for label in learner.classes}
+        tensors = {str(i): torch.from_numpy(small) for i, small in enumerate(shown.values())}
+        write_tensors(self.base / "thumbnails.safetensors", "thumbnails", {}, tensors)
+        known = learner.known if learner.classes else None
+        return _base_files(Parts(learner, known, False, None), shown)
+
+    def read_base(self, device: str) -> BaseFiles:
+        """Read what a model was made with; ValueError, OSError or LookupError where it is broken."""
+        parts = read_parts(self.base, None, device)
+        labels = [] if parts.known is None else [check_stored(label) for label in parts.known.classes]
+        _, tensors = read_tensors(self.base / "thumbnails.safetensors", "thumbnails")
+        shown = {
+            c: _small(tensors[str(i)].numpy().copy()) if str(i) in tensors else _NONE for i, c in enumerate(labels)
+        }
+        return _base_files(parts, shown)
+
+    def write_state(self, name: str, state: State, base: BaseFiles) -> None:
+        """Write a state of a model with this base; it counts only once model.json names it."""
         folder = self._state(name)
-        tensors: dict[str, Array] = {}
-        for i, (label, shots) in enumerate((label, x) for session in state.sessions for label, x in session.items()):
-            tensors |= {f"shots.{i}": shots, f"thumbnails.{i}": state.thumbnails[label]}
-        config = {"sessions": [list(session) for session in state.sessions], "fused": state.fuser is not None}
-        arrays = {key: torch.from_numpy(np.ascontiguousarray(array)) for key, array in tensors.items()}
+        config, arrays = pack(state.known)
+        shown = [state.thumbnails.get(label, _NONE) for label in config["classes"]]
+        config |= {
+            "fused": state.fuser is not None,
+            "counts": [int(state.counts.get(label, 0)) for label in config["classes"]],
+            "shown": [len(pictures) for pictures in shown],
+        }
+        arrays["thumbnails"] = np.concatenate([_NONE, *shown])
+        tensors = as_tensors(_by_reference(arrays, base.arrays))
         shutil.rmtree(folder, ignore_errors=True)  # what a killed process left
         try:
             with self._writing():
                 folder.mkdir(parents=True)
-                _sync(write_tensors(folder / "shots.safetensors", "taught", config, arrays))
+                _sync(write_tensors(folder / "known.safetensors", "known", config, tensors))
                 if state.fuser is not None:
                     _sync(state.fuser.save(folder / "fuser.safetensors"))
                 for path in (folder, folder.parent, self.path):
@@ -155,31 +207,41 @@ class Folder:
             shutil.rmtree(folder, ignore_errors=True)  # a full disk needs the room
             raise
 
-    def read_state(self, name: str, n_base: int) -> State:
-        """Read a state of a model with so many base classes; ModelError where its files are missing or broken."""
+    def read_state(self, name: str, base: BaseFiles, record: Mapping[str, Any]) -> State:
+        """Read a state of a model with this base; ModelError where its files are missing or broken.
+
+        Args:
+            name: of the state.
+            base: what the model was made with.
+            record: what model.json says.
+        """
         folder = self._state(name)
         if not folder.is_dir():
             raise ModelError(
                 f"{self.record} names the state {name}, but the folder {folder} is missing: restore it from a copy"
             )
-        self._own(folder / "shots.safetensors", folder / "fuser.safetensors")
+        self._own(*(folder / f"{part}.safetensors" for part in ("known", "shots", "fuser")))
         try:
-            config, tensors = read_tensors(folder / "shots.safetensors", "taught")
-            numbers = iter(range(len(tensors)))
-            places = [{check_stored(label): next(numbers) for label in session} for session in config["sessions"]]
-            labels = {label: i for place in places for label, i in place.items()}
-            if len(labels) < sum(len(session) for session in config["sessions"]):
-                raise ValueError("a class was taught twice")
-            # copies, since files are mapped into memory, and may be overwritten
-            shots = {label: tensors[f"shots.{i}"].numpy().copy() for label, i in labels.items()}
-            for label, x in shots.items():
-                check_array(f"what was taught of '{label}'", x, None, None)
-            pictures = {label: small_pictures(tensors[f"thumbnails.{i}"]) for label, i in labels.items()}
-            size = 1 + sum(map(bool, places)), n_base + len(labels)
-            fuser = read_fuser(folder / "fuser.safetensors", *size) if config["fused"] else None
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration, RuntimeError) as error:
+            if (folder / "shots.safetensors").exists():
+                return _state_of_old_version(folder / "shots.safetensors", base, record)
+            config, tensors = read_tensors(folder / "known.safetensors", "known")
+            arrays = _resolved(as_arrays(tensors), base.arrays)
+            known = unpack(config, arrays)
+            labels = [check_stored(label) for label in config["classes"]]
+            counts, shown = config["counts"], config["shown"]
+            if len(counts) != len(labels) or not all(_whole(n, 0, 10**12) for n in counts):
+                raise ValueError("the numbers of pictures must be one whole number a class")
+            if len(shown) != len(labels) or not all(_whole(n, 0, 5) for n in shown):
+                raise ValueError("each class must have up to five thumbnails")
+            ends = np.cumsum([0, *shown]).tolist()
+            if len(arrays["thumbnails"]) != ends[-1]:
+                raise ValueError(f"there must be {ends[-1]} thumbnails, got {len(arrays['thumbnails'])}")
+            small = [_small(arrays["thumbnails"][a:b]) for a, b in pairwise(ends)]
+            fuser = read_fuser(folder / "fuser.safetensors", len(labels)) if config["fused"] and labels else None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
             raise ModelError(f"the state {folder} is broken ({error}): restore it from a copy of the folder") from None
-        return State([{label: shots[label] for label in place} for place in places], pictures, fuser)
+        pairs = zip(labels, counts, strict=True), zip(labels, small, strict=True)
+        return State(known, dict(pairs[0]), dict(pairs[1]), fuser)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -281,12 +343,71 @@ class Folder:
                 partial.unlink(missing_ok=True)
 
 
-def small_pictures(tensor: torch.Tensor) -> Array:
+_NONE: Array = np.zeros((0, 64, 64, 3), dtype=np.uint8)
+
+
+def _small(pixels: Array) -> Array:
     """Return the thumbnails of a class, uint8 ``(at most 5, 64, 64, 3)``; ValueError where a file holds others."""
-    pixels: Array = tensor.numpy().copy()
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (64, 64, 3) or len(pixels) > 5:
         raise ValueError(f"thumbnails must be uint8 of shape (up to 5, 64, 64, 3), got {pixels.dtype} {pixels.shape}")
     return pixels
+
+
+def _base_files(parts: Parts, shown: dict[str, Array]) -> BaseFiles:
+    arrays = pack(parts.known)[1]
+    return BaseFiles(parts, {**arrays, "thumbnails": np.concatenate([_NONE, *shown.values()])}, shown)
+
+
+def _by_reference(arrays: Mapping[str, Array], base: Mapping[str, Array]) -> dict[str, Array]:
+    """Return arrays of which rows that the base has are left out.
+
+    Such an array has a second one beside it, ``(n,)``: the numbers of its rows, among those of the base and then its
+    own. So a state is as small as what was taught, whatever the model was made with.
+    """
+    found = {}
+    for name, array in arrays.items():
+        there = base.get(name)
+        if there is None or array.ndim < 2 or there.shape[1:] != array.shape[1:] or there.dtype != array.dtype:
+            found[name] = array
+            continue
+        place = {row.tobytes(): i for i, row in reversed(list(enumerate(there)))}
+        rows = np.array([place.get(row.tobytes(), -1) for row in array], dtype=np.int64)
+        own = rows < 0
+        rows[own] = len(there) + np.arange(own.sum())
+        found |= {name: array[own], f"{name}.rows": rows}
+    return found
+
+
+def _resolved(arrays: dict[str, Array], base: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays that ``_by_reference`` was given; ValueError where a file names rows that are not there."""
+    found = {name: array for name, array in arrays.items() if not name.endswith(".rows")}
+    for name in found:
+        rows = arrays.get(f"{name}.rows")
+        if rows is None:
+            continue
+        both = np.concatenate([base[name], found[name]])
+        if rows.dtype != np.int64 or rows.ndim != 1 or (len(rows) and not 0 <= rows.min() <= rows.max() < len(both)):
+            raise ValueError(f"the rows of '{name}' are not those of its base")
+        found[name] = both[rows]
+    return found
+
+
+def _state_of_old_version(file: Path, base: BaseFiles, record: Mapping[str, Any]) -> State:
+    """Return a state of version 0.1, which wrote the shots of taught classes alone; delete this with version 0.4."""
+    config, tensors = read_tensors(file, "taught")
+    arrays, known, numbers = as_arrays(tensors), base.parts.known, itertools.count()
+    if known is None:
+        raise ValueError("it has no base classes")
+    places = [{check_stored(label): next(numbers) for label in session} for session in config["sessions"]]
+    places = [place for place in places if place]
+    sessions = [{label: arrays[f"shots.{i}"] for label, i in place.items()} for place in places]
+    shown = {label: _small(arrays[f"thumbnails.{i}"]) for place in places for label, i in place.items()}
+    if len(shown) < sum(map(len, places)):
+        raise ValueError("a class was taught twice")
+    counts = {one["name"]: one["count"] for one in record.get("base") or []}
+    counts |= {label: len(x) for session in sessions for label, x in session.items()}
+    both = add_sessions_of_old_version(known, sessions)
+    return State(both, counts, {**base.thumbnails, **shown}, None, old=True)
 
 
 def _whole(value: Any, least: int, most: int) -> bool:
@@ -345,18 +466,21 @@ def write_model(
         raise ModelError(f"the side of the images must be a number from 1 to {LARGEST_SIDE}, got {side}")
     check_absent(target)
     small = {str(name): thumbnails(images) for name, images in pictures.items()}
-    shown = {name: small.get(name, thumbnails([])) for name in learner.classes}
-    counted = [{"name": name, "count": int(counts.get(name, 0))} for name in learner.sessions[0]]
+    counted = {name: int(counts.get(name, 0)) for name in learner.classes}
+    if learner.classes:
+        known: Knowledge | None = learner.known
+        shots = np.bincount(learner.known.labels[learner.known.shot], minlength=len(learner.classes)).tolist()
+        counted = {name: n or shot for (name, n), shot in zip(counted.items(), shots, strict=True)}
+    else:
+        known = None
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as fresh:
         files = Folder(Path(fresh) / "model")
         files.path.mkdir()
-        base_of(learner).save(files.base)
-        tensors = {str(i): torch.from_numpy(shown[name]) for i, name in enumerate(learner.sessions[0])}
-        write_tensors(files.base / "thumbnails.safetensors", "thumbnails", {}, tensors)
-        files.write_state("000001", State(shots_of(learner), shown, light(learner)))
+        base = files.write_base(learner, small)
+        files.write_state("000001", State(known, counted, base.thumbnails, learner.fitted), base)
         made = entry("create", None, 0, f"made with {len(learner.classes)} classes")
-        record = {"side": side, "version": 1, "base": counted, "classes": learner.classes, "states": ["000001"]}
+        record = {"side": side, "version": 1, "classes": learner.classes, "states": ["000001"]}
         files.write({**record, "base_id": files.base_id(), "history": [made]})
         files.sync_all()
         try:
@@ -373,22 +497,14 @@ def check_absent(target: Path) -> None:
 
 
 def _check_learner(learner: FewShotLearner) -> None:
-    if getattr(learner.backbone, "model", None) is None or not learner.classes:
+    if getattr(learner.backbone, "model", None) is None:
         raise ModelError(
-            "a model needs a learner of images that knows its base classes: give FewShotLearner a backbone by name or "
-            "as a BaseModel, and call fit_base(images, labels)"
+            "a model needs a learner of images with a trained backbone: give FewShotLearner a BaseModel, or a backbone "
+            "by name, and call fit_base(images, labels)"
         )
     for label in learner.classes:
         if not isinstance(label, str) or clean_name(label) != label:
             raise ModelError(f"the class {label!r} of the learner needs a plain name: label it with clean_name(...)")
-
-
-def light(learner: FewShotLearner) -> Any:
-    """Return the fuser without the rows that it was fitted to, which a model never needs again."""
-    fuser = copy.copy(learner.fitted)
-    if fuser is not None:
-        fuser._kept = None
-    return fuser
 
 
 def entry(what: str, name: str | None, count: int, words: str) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import threading
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from faverage.afa.explain import Explanation
-from faverage.app.folder import Folder, State, entry, light, small_pictures, write_model
-from faverage.app.names import BusyError, ModelError, check_stored, clean_name, pictures_of
+from faverage.app.folder import BaseFiles, Folder, State, entry, write_model
+from faverage.app.names import BusyError, ModelError, clean_name, pictures_of
 from faverage.app.photos import open_picture, png, squares, thumbnails
 from faverage.app.why import Answer, answered, answers, compared, confusions
-from faverage.fscil import FewShotLearner
-from faverage.fscil.files import check_array
-from faverage.fscil.relearn import base_of, relearn, restored, shots_of
-from faverage.storage import read_tensors
+from faverage.fscil import FewShotLearner, Knowledge
+from faverage.fscil.files import check_answers, check_array, warn_of_old_version, with_knowledge
+from faverage.fscil.fusers import ALONE
+from faverage.fscil.images import ImageBackbone
 from faverage.vision.engine.device import pick_device
 
 __all__ = ["Answer", "ClassInfo", "Model", "ModelError", "Taught", "clean_name", "open_picture"]
@@ -32,7 +32,6 @@ Array = NDArray[Any]
 
 KEPT_STATES = 20  # how many changes can be undone
 KEPT_HISTORY = 1000
-MOST_SESSIONS = 8  # taught sessions with a head of their own; older ones share the first, so that teaching stays quick
 
 
 @dataclass(frozen=True)
@@ -59,21 +58,24 @@ class Taught:
     Attributes:
         name: of the class.
         count: pictures that it is now learned from.
-        right: share of them that the model recognises, each left out in turn and compared with the others; a single
-            one cannot be left out.
+        right: share of them that the model keeps and recognises, each left out in turn and compared with the others; a
+            single one cannot be left out.
         confused: (class, answer, how often) among all taught pictures and the held-out ones of base classes.
-        before: share of right answers to these pictures of the classes that were known before, before the change.
+        before: share of right answers to these pictures of the classes that were known before, before the change; None
+            where there were none.
         after: the same after it.
         worse: whether those classes lost more than chance explains, see ``faverage.app.why.compared``.
+        kept: pictures of the class that ``right`` is about; of base classes the model keeps only some.
     """
 
     name: str
     count: int
     right: float
     confused: tuple[tuple[str, str, int], ...]
-    before: float
-    after: float
+    before: float | None
+    after: float | None
     worse: bool
+    kept: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,21 +84,19 @@ class Base:
 
     Attributes:
         id: hash of its files.
-        learner: of the base classes alone, with its backbone on the device.
-        counts: number of pictures of each class.
-        shown: their thumbnails.
+        files: what they hold.
+        learner: its options, and its backbone on the device; it knows nothing.
+        widths: number of features of each view.
     """
 
     id: str
+    files: BaseFiles
     learner: FewShotLearner
-    counts: dict[str, int]
-    shown: dict[str, tuple[bytes, ...]]
+    widths: dict[str, int]
 
-    def look(self, squares: Array) -> Array:
-        """Return the features of squares, uint8 ``(n, side, side, 3)``."""
-        assert self.learner.backbone is not None
-        features: Array = self.learner.backbone(squares)
-        return features
+    def look(self, squares: Array) -> dict[str, Array]:
+        """Return the features of squares, uint8 ``(n, side, side, 3)``, by view."""
+        return self.learner.features(squares)
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,18 @@ class Now:
     record: dict[str, Any]
     signature: tuple[int, int, int]
     learner: FewShotLearner
-    thumbnails: dict[str, Array]
+    state: State
     classes: tuple[ClassInfo, ...]
 
     @property
     def side(self) -> int:
         """Side of the squares that pictures are brought to."""
         return int(self.record["side"])
+
+    @property
+    def known(self) -> Knowledge | None:
+        """Classes and examples; None where that is nothing."""
+        return self.state.known
 
 
 class Model:
@@ -152,9 +157,10 @@ class Model:
 
         Args:
             folder: must not exist yet, or be empty.
-            learner: with a backbone given by name or as a ``BaseModel``, and text for labels.
-            side: of the images that the learner was trained on.
-            counts: number of pictures that each base class was learned from.
+            learner: with a backbone given by name or as a ``BaseModel``, and text for labels; it may have base classes,
+                taught ones, both, or know nothing yet.
+            side: of the images that the backbone was trained on.
+            counts: number of pictures that each class was learned from.
             thumbnails: a few pictures of each class.
             device: where the returned model works.
         """
@@ -185,10 +191,10 @@ class Model:
         return copy.deepcopy(self._fresh().record.get("history") or [])
 
     def explain(self) -> Explanation:
-        """Return which head is trusted for which class, and with which mean."""
+        """Return which member is trusted for which class, and with which mean."""
         learner = self._fresh().learner
-        if len(learner.heads) == 1:
-            raise ModelError("there is nothing to explain yet, since the base head alone answers: teach a class first")
+        if learner.fitted is None and learner.fuser not in ALONE:
+            raise ModelError("there is nothing to explain yet, since no weights were learned: teach a class first")
         try:
             return learner.explain()
         except ValueError as error:
@@ -200,11 +206,13 @@ class Model:
         Pictures that an iterator opens are made small one by one: of large ones, no two are in memory.
         """
         now = self._fresh()
+        if now.known is None:
+            raise ModelError("the model knows no class yet: teach it one first")
         small = [squares([image], now.side) for image in images]
         return answers(now.learner, self._look(now, np.concatenate(small))) if small else []
 
     def teach(self, name: str, images: Iterable[Image.Image]) -> Taught:
-        """Teach a new class, or add pictures to one that was taught before; ModelError changes nothing."""
+        """Teach a new class, or add pictures to one that is known; ModelError changes nothing."""
         return self.teach_many({name: images})[0]
 
     def teach_many(self, pictures: Mapping[str, Iterable[Image.Image]]) -> list[Taught]:
@@ -215,8 +223,6 @@ class Model:
             clean = clean_name(name)
             if clean in named:
                 raise ModelError(f"the class '{clean}' is named twice: give all of its pictures at once")
-            if _spelled(clean, before.base.learner.classes) in before.base.learner.classes:
-                raise ModelError(f"'{clean}' is a base class, which the model knows already: choose another name")
             named[clean] = images
         if not named:
             raise ModelError("there is nothing to teach: give a name and at least one picture")
@@ -224,43 +230,90 @@ class Model:
         with self._changing() as now:
             if now.base is not before.base:
                 raise BusyError(f"{self.folder} was replaced by another model just now: try again")
-            sessions = shots_of(now.learner)
-            known = {name for session in sessions for name in session}
-            given = {_spelled(name, [*known]): found for name, found in looked.items()}
-            seen = {name: x for name, (x, _) in given.items()}
-            for session in sessions:
-                session |= {c: np.concatenate([session[c], x]) for c, x in seen.items() if c in session}
-            sessions.append({name: x for name, x in seen.items() if name not in known})
-            shown = {**now.thumbnails}
+            old = now.learner.classes
+            given = {_spelled(name, old): found for name, found in looked.items()}
+            labels = [name for name, (views, _) in given.items() for _ in next(iter(views.values()))]
+            seen = [views for views, _ in given.values()]
+            views = {view: np.concatenate([x[view] for x in seen]) for view in seen[0]}
+            known = now.known or Knowledge.empty({view: x.shape[1] for view, x in views.items()})
+            learner = self._learned(now, lambda: known.taught(views, labels))
+            counts, shown, entries = dict(now.state.counts), dict(now.state.thumbnails), []
             for name, (_, pixels) in given.items():
-                shown[name] = np.concatenate([shown[name], pixels])[:5] if name in known else pixels
-            learner = relearn(now.base.learner, _merged(sessions))
+                new = labels.count(name)
+                counts[name] = counts.get(name, 0) + new
+                shown[name] = np.concatenate([shown[name], pixels])[:5] if name in shown else pixels
+                entries.append(_told(name, new, name in old))
             said = answered(learner)
             right, confused = confusions(said)
             check = compared(answered(now.learner), said)
-            entries = [_told(name, len(x), name in known) for name, x in seen.items()]
-            self._commit(now, learner, shown, entries)
-        return [Taught(name, len(said[name]), right[name], confused, *check) for name in seen]
+            self._commit(now, State(learner.known, counts, shown, learner.fitted), entries)
+        return [Taught(name, counts[name], right[name], confused, *check, len(said[name])) for name in given]
 
     def forget(self, name: str) -> None:
-        """Forget a taught class: the model is then as if it had never been taught it."""
-        name = clean_name(name)
+        """Forget a class: the model is then as if it had never been taught it, but for what its backbone has seen."""
         with self._changing() as now:
-            base = now.base.learner
-            name = _spelled(name, now.learner.classes)
-            if name in base.classes:
-                raise ModelError(f"'{name}' is a base class and cannot be forgotten; only what was taught can")
-            if name not in now.learner.classes:
-                taught = ", ".join(f"'{c}'" for c in now.learner.classes[len(base.classes) :]) or "nothing"
-                raise ModelError(f"the model does not know '{name}'; taught so far: {taught}")
-            sessions = [{c: x for c, x in session.items() if c != name} for session in shots_of(now.learner)]
-            shown = {c: pixels for c, pixels in now.thumbnails.items() if c != name}
-            count = len(next(s[name] for s in shots_of(now.learner) if name in s))
-            line = entry("forget", name, count, f"forgot '{name}'")
-            self._commit(now, relearn(base, sessions), shown, [line])
+            name = self._known(now, name)
+            known = now.learner.known
+            learner = self._learned(now, lambda: known.without(name))
+            rest = {c: n for c, n in now.state.counts.items() if c != name}
+            shown = {c: pixels for c, pixels in now.state.thumbnails.items() if c != name}
+            line = entry("forget", name, now.state.counts.get(name, 0), f"forgot '{name}'")
+            left = learner.known if learner.classes else None
+            self._commit(now, State(left, rest, shown, learner.fitted), [line])
+
+    def rename(self, name: str, new: str) -> None:
+        """Give a class another name; ModelError where another class has it."""
+        new = clean_name(new)
+        with self._changing() as now:
+            name = self._known(now, name)
+            if _spelled(new, [c for c in now.learner.classes if c != name]) in now.learner.classes:
+                raise ModelError(f"the model knows '{new}' already: choose another name, or forget that class first")
+            if new == name:
+                raise ModelError(f"the class is called '{name}' already: give another name")
+            known = now.learner.known.renamed(name, new)
+            counts = {new if c == name else c: n for c, n in now.state.counts.items()}
+            shown = {new if c == name else c: pixels for c, pixels in now.state.thumbnails.items()}
+            line = entry("rename", new, 0, f"renamed '{name}' to '{new}'")
+            self._commit(now, State(known, counts, shown, now.learner.fitted), [line])
+
+    def merge(self, other: Model | str | Path) -> list[str]:
+        """Learn all that another model with the same backbone knows; a class that both know becomes one.
+
+        Return the names of the classes that are new.
+        """
+        theirs = (other if isinstance(other, Model) else Model(other, device="cpu"))._fresh()
+        if theirs.known is None:
+            raise ModelError("the other model knows no class yet: there is nothing to merge")
+        more = theirs.known
+        with self._changing() as now:
+            self._check_same(now, theirs)
+            spelled = {name: _spelled(unicodedata.normalize("NFC", name), now.learner.classes) for name in more.classes}
+            for name, mine in spelled.items():
+                more = more if name == mine else more.renamed(name, mine)
+            known = now.known or Knowledge.empty(more.widths)
+            learner = self._learned(now, lambda: known.merged(more))
+            both, counts, shown = learner.known, dict(now.state.counts), dict(now.state.thumbnails)
+            shots = np.bincount(both.labels[both.shot], minlength=len(both.classes))
+            before = _shots(known)
+            for name, mine in spelled.items():
+                c = both.number(mine)
+                base = theirs.state.counts.get(name, 0) - _shots(theirs.known)[name]
+                if mine in counts:
+                    again = int(both.counts[c]) == int(known.counts[known.number(mine)])  # copies of one base class
+                    counts[mine] += int(shots[c]) - before[mine] + (0 if again else base)
+                else:
+                    counts[mine] = int(shots[c]) + base
+                old = shown.get(mine, theirs.state.thumbnails[name][:0])
+                shown[mine] = _distinct(np.concatenate([old, theirs.state.thumbnails[name]]))[:5]
+            new = [mine for mine in spelled.values() if mine not in now.state.counts]
+            words = f"merged another model, which brought {', '.join(repr(c) for c in new[:5]) or 'no new class'}"
+            words += f" and {len(new) - 5} more" if len(new) > 5 else ""
+            line = entry("merge", None, 0, words)
+            self._commit(now, State(both, counts, shown, learner.fitted), [line])
+        return new
 
     def undo(self) -> str:
-        """Undo the last change that was not undone yet, a teaching or a forgetting; return what it was, in words."""
+        """Undo the last change that was not undone yet; return what it was, in words."""
         with self._changing() as now:
             states = now.record["states"]
             if len(states) < 2:
@@ -274,19 +327,49 @@ class Model:
 
     # ------------------------------------------------------------------------------------------------------------------
 
-    def _look(self, now: Now, small: Array) -> Array:
-        features = now.base.look(small)
-        if not np.isfinite(features).all():
-            raise ModelError(f"the network in {self.folder} answers with numbers that are not finite: it is damaged")
-        return features
+    def _look(self, now: Now, small: Array) -> dict[str, Array]:
+        try:
+            return now.base.look(small)
+        except ValueError as error:
+            raise ModelError(f"the network in {self.folder} is damaged: {error}") from None
 
-    def _seen(self, now: Now, name: str, images: Iterable[Image.Image]) -> tuple[Array, Array]:
-        """Return features and thumbnails of pictures, which are looked at one by one."""
+    def _seen(self, now: Now, name: str, images: Iterable[Image.Image]) -> tuple[dict[str, Array], Array]:
+        """Return features by view and thumbnails of pictures, which are looked at one by one."""
         found = [(squares([image], now.side), thumbnails([image] if i < 5 else [])) for i, image in enumerate(images)]
         if not found:
             raise ModelError(f"there is no picture of '{name}': give at least one; five are a good number")
         small, shown = (np.concatenate(part) for part in zip(*found, strict=True))
         return self._look(now, small), shown
+
+    def _known(self, now: Now, name: str) -> str:
+        """Return the name of a class as the model has it; ModelError where it has none."""
+        clean = clean_name(name)
+        found = _spelled(clean, now.learner.classes)
+        if found not in now.learner.classes:
+            known = ", ".join(f"'{c}'" for c in now.learner.classes[:20]) or "nothing"
+            more = " …" if len(now.learner.classes) > 20 else ""
+            raise ModelError(f"the model does not know '{clean}'; it knows: {known}{more}")
+        return found
+
+    def _learned(self, now: Now, change: Callable[[], Knowledge]) -> FewShotLearner:
+        """Return the learner after a change of what is known; ModelError where that cannot be."""
+        try:
+            return with_knowledge(now.learner, change())
+        except ValueError as error:
+            raise ModelError(str(error)) from None
+
+    def _check_same(self, now: Now, theirs: Now) -> None:
+        """Raise ModelError unless two models see the same way, so that their features compare."""
+        mine, other = now.base.learner.backbone, theirs.base.learner.backbone
+        assert isinstance(mine, ImageBackbone) and isinstance(other, ImageBackbone)
+        assert mine.model is not None and other.model is not None
+        if not mine.same(other):
+            raise ModelError(
+                "the two models have different backbones, so what they learned does not compare: only models that were "
+                "made from one and the same trained network can be merged; teach the classes from their photos instead"
+            )
+        if now.side != theirs.side or mine.model.transform.config() != other.model.transform.config():
+            raise ModelError("the two models bring pictures to different sizes or scales: they cannot be merged")
 
     def _fresh(self) -> Now:
         """Return the present state; where another process changed the folder, what it made of it."""
@@ -316,19 +399,25 @@ class Model:
         raise AssertionError("unreachable")
 
     def _put(self, record: dict[str, Any], signature: tuple[int, int, int], base: Base) -> Now:
-        state = self._files.read_state(record["states"][-1], len(base.learner.classes))
-        try:
-            learner = restored(base.learner, state.sessions, state.fuser)
-        except ValueError as error:
-            raise ModelError(f"the state in {self.folder} does not fit its base classes: {error}") from None
-        shown = {**base.shown, **{c: tuple(map(png, pixels)) for c, pixels in state.thumbnails.items()}}
-        counts = {**base.counts, **{c: len(x) for session in state.sessions for c, x in session.items()}}
+        state = self._files.read_state(record["states"][-1], base.files, record)
+        learner = base.learner
+        if state.known is not None:
+            try:
+                if state.known.widths != base.widths:
+                    raise ValueError(f"the network has the features {base.widths}, the state {state.known.widths}")
+                learner = with_knowledge(base.learner, state.known, state.fuser)
+                check_answers(learner)
+            except Exception as error:  # there is no end to what a file can hold
+                raise ModelError(f"the state in {self.folder} does not fit its base: {error}") from None
+        if state.old:
+            warn_of_old_version(self.folder, str(record.get("faverage")))
+            state = replace(state, fuser=learner.fitted)
         classes = tuple(
-            ClassInfo(c, counts.get(c, 0), k, shown.get(c, ()))
+            ClassInfo(c, state.counts.get(c, 0), k, tuple(map(png, state.thumbnails.get(c, ()))))
             for k, session in enumerate(learner.sessions)
             for c in session
         )
-        return Now(base, record, signature, learner, state.thumbnails, classes)
+        return Now(base, record, signature, learner, state, classes)
 
     @contextmanager
     def _changing(self) -> Iterator[Now]:
@@ -339,19 +428,17 @@ class Model:
                     self._now = self._read(self._now.base)
             yield self._now
 
-    def _commit(
-        self, now: Now, learner: FewShotLearner, small: dict[str, Array], entries: list[dict[str, Any]]
-    ) -> None:
+    def _commit(self, now: Now, state: State, entries: list[dict[str, Any]]) -> None:
         """Write a new state, then make it the one that counts."""
         name = f"{now.record['version'] + 1:06d}"
-        self._files.write_state(name, State(shots_of(learner), small, light(learner)))
+        self._files.write_state(name, state, now.base.files)
         self._write(now, [*now.record["states"], name][-KEPT_STATES - 1 :], [{**e, "state": name} for e in entries])
 
     def _write(self, now: Now, states: list[str], entries: list[dict[str, Any]]) -> None:
         history = [*(now.record.get("history") or []), *entries][-KEPT_HISTORY:]
-        base = now.base.learner.classes
-        state = self._files.read_state(states[-1], len(base))  # what cannot be read does not become the one that counts
-        names = [*base, *(c for session in state.sessions for c in session)]
+        # what cannot be read does not become the one that counts
+        known = self._files.read_state(states[-1], now.base.files, now.record).known
+        names = [] if known is None else list(known.classes)
         change = {"version": now.record["version"] + 1, "classes": names, "states": states, "history": history}
         self._files.write({**now.record, "base_id": now.base.id, **change})
         with self._loading:
@@ -361,27 +448,23 @@ class Model:
 def _load_base(files: Folder, record: dict[str, Any], device: str) -> Base:
     """Read what a model was made with; ModelError where it is broken, or is not what the record belongs to."""
     try:
-        learner = base_of(FewShotLearner.load(files.base, device=device))
-        learner.classes = [check_stored(label) for label in learner.classes]
+        found = files.read_base(device)
+        learner = found.parts.learner
         _check_device(device)
         learner.backbone.ready(batch_size=128)  # type: ignore[union-attr]
-        _, tensors = read_tensors(files.base / "thumbnails.safetensors", "thumbnails")
-        pictures = [small_pictures(tensors[str(i)]) if str(i) in tensors else () for i in range(len(learner.classes))]
-        shown = {c: tuple(map(png, pixels)) for c, pixels in zip(learner.classes, pictures, strict=True)}
-        counts = {b["name"]: b["count"] for b in record.get("base") or []}
-        base = Base(files.base_id(), learner, counts, shown)
         noise = np.random.default_rng(0).integers(0, 256, (1, record["side"], record["side"], 3), dtype=np.uint8)
-        check_array("what the network makes of noise", base.look(noise), 1, learner.prototypes.shape[1])
+        seen = learner.features(noise)
+        for view, x in seen.items():
+            check_array(f"what the network makes of noise in the view '{view}'", x, 1, None)
+        base = Base(files.base_id(), found, learner, {view: x.shape[1] for view, x in seen.items()})
     except ModelError:
         raise
     except (OSError, ValueError, AttributeError, LookupError, TypeError, RuntimeError, MemoryError) as error:
         raise ModelError(
-            f"the base classes in {files.base} cannot be read ({error}): restore the folder from a copy"
+            f"what the model was made with cannot be read from {files.base} ({error}): restore the folder from a copy"
         ) from None
     if record.get("base_id") not in (None, base.id):
-        raise ModelError(
-            f"the base classes in {files.base} are not those of model.json: restore the folder from a copy"
-        )
+        raise ModelError(f"the files in {files.base} are not those of model.json: restore the folder from a copy")
     return base
 
 
@@ -397,16 +480,16 @@ def _spelled(name: str, classes: list[str]) -> str:
     return next((c for c in classes if unicodedata.normalize("NFC", c) == name), name)
 
 
-def _merged(sessions: list[dict[str, Array]]) -> list[dict[str, Array]]:
-    """Return at most ``MOST_SESSIONS`` sessions: the oldest ones become one."""
-    sessions = [session for session in sessions if session]
-    extra = len(sessions) - MOST_SESSIONS
-    if extra <= 0:
-        return sessions
-    first: dict[str, Array] = {}
-    for session in sessions[: extra + 1]:
-        first |= session
-    return [first, *sessions[extra + 1 :]]
+def _shots(known: Knowledge) -> dict[str, int]:
+    """Return how many shots each class has."""
+    counts = np.bincount(known.labels[known.shot], minlength=len(known.classes))
+    return {c: int(n) for c, n in zip(known.classes, counts, strict=True)}
+
+
+def _distinct(pictures: Array) -> Array:
+    """Return thumbnails ``(n, 64, 64, 3)``, each once."""
+    seen = {picture.tobytes(): i for i, picture in reversed(list(enumerate(pictures)))}
+    return np.asarray(pictures[sorted(seen.values())])
 
 
 def _told(name: str, count: int, known: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A whole learner as one ONNX file: transform, backbone, heads, padding and fusion, from bytes to probabilities."""
+"""A whole learner as one ONNX file: transform, views, backbone, members and fusion, from bytes to probabilities."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,16 @@ from faverage.afa.network import AFA
 from faverage.app.model import Model
 from faverage.app.names import ModelError
 from faverage.fscil import CosineHead, FewShotLearner, LinearHead, PrototypeHead
+from faverage.fscil.fusers import ALONE
+from faverage.fscil.heads import RidgeHead, unit
+from faverage.fscil.members import Member, Members
+from faverage.fusion._fits import LinearFit
+from faverage.fusion.afa import AFAFuser
+from faverage.fusion.pools import LogPool
 from faverage.storage import replacing
-from faverage.vision import BaseModel, Evaluate
+from faverage.vision import BaseModel, Evaluate, get_views
 
 __all__ = ["export_learner"]
-
-_RULES = ("prototypes", "no-fine-tuning")
 
 
 def export_learner(
@@ -58,7 +62,9 @@ def export_learner(
     learner = model.learner if isinstance(model, Model) else model
     base = getattr(learner.backbone, "model", None)
     if base is None or not learner.classes:
-        raise ModelError("only a learner of images with a trained backbone of its own can be written as ONNX")
+        raise ModelError(
+            "only a learner of images with a trained backbone of its own that knows a class can be written as ONNX"
+        )
     side = model.side if isinstance(model, Model) else side or base.transform.resize or base.transform.size
     target = Path(path)
     if not target.parent.is_dir():
@@ -122,31 +128,26 @@ class _Graph(nn.Module):
         super().__init__()
         self.see = _See(base.transform, side)
         self.backbone = copy.deepcopy(base.backbone)
-        n = len(learner.classes)
-        self.heads = nn.ModuleList(_head(head, n) for head in learner.heads)
-        fuser: Any = learner.fitted
-        self.network: AFA | None = None
-        self.alone: int | None = None
-        if len(learner.heads) == 1 or learner.fuser in _RULES:
-            self.alone = 0 if len(learner.heads) == 1 or learner.fuser == "no-fine-tuning" else len(learner.heads) - 1
-        elif isinstance(getattr(fuser, "network", None), AFA):
-            self.network = copy.deepcopy(fuser.network).float().cpu()
-            for head in self.heads:
-                head.pad(fuser.padding, fuser.threshold)  # type: ignore[operator]
+        self.views = get_views(learner.views)
+        names, members = list(learner.known.views), learner.members
+        chosen = members.members
+        if learner.fuser in ALONE:
+            chosen = [chosen[members.place("base" if learner.fuser == "no-fine-tuning" else "prototypes")]]
+            self.fuse: nn.Module = _Mean(chosen, members.n_classes)
+        elif learner.fitted is None:
+            if learner.known.heads and not learner.known.shot.any():  # base heads answer alone
+                chosen = [member for member in chosen if member.kind == "base"]
+            self.fuse = _Mean(chosen, members.n_classes)
         else:
-            raise ModelError(
-                f"a learner with the fuser '{learner.fuser}' cannot be written as ONNX: use 'afa', 'afa-paper', "
-                "'prototypes' or 'no-fine-tuning'"
-            )
+            self.fuse = _fuser(learner, members)
+        self.members = nn.ModuleList(_Member(member, names, members.n_classes) for member in chosen)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return probabilities ``(n, N)`` of uint8 images ``(n, S, S, 3)``."""
-        features = self.backbone(self.see(images))
-        if self.network is None:
-            alone: Tensor = self.heads[self.alone or 0](features)
-            return alone
-        scores = torch.stack([head(features) for head in self.heads], 1)
-        fused: Tensor = self.network(scores)
+        x = self.see(images)
+        seen = [torch.stack([self.backbone(look(x)) for look in view.looks]).mean(0) for view in self.views]
+        scores = torch.stack([member(seen) for member in self.members], 1)
+        fused: Tensor = self.fuse(scores)
         return fused
 
 
@@ -182,51 +183,182 @@ class _See(nn.Module):
         return x * self.scale + self.shift
 
 
-class _Head(nn.Module):
-    """One head: probabilities of all N classes, those that it does not know filled by the padding."""
+class _Member(nn.Module):
+    """One member: probabilities of all N classes, 0 for those that it does not know."""
 
     weight: Tensor
     bias: Tensor
+    place: Tensor | None
 
-    def __init__(self, weight: Tensor, bias: Tensor, first: int, n_classes: int, *, normed: bool) -> None:
+    def __init__(self, member: Member, views: list[str], n_classes: int) -> None:
         super().__init__()
+        head = member.head
+        self.view = None if member.view is None else views.index(member.view)
+        self.normed = not isinstance(head, LinearHead)
+        weight, bias = (torch.from_numpy(np.asarray(part, dtype=np.float32)) for part in _linear(head))
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
-        self.first, self.n_classes, self.normed = first, n_classes, normed
-        self.shares, self.threshold = (1.0, 1.0), 0.5
+        place = None
+        if not np.array_equal(member.classes, np.arange(n_classes)):  # its columns lie among all others
+            place = torch.zeros(len(member.classes), n_classes)
+            place[torch.arange(len(member.classes)), torch.from_numpy(member.classes)] = 1.0
+        self.register_buffer("place", place)
 
-    def pad(self, padding: str, threshold: float) -> None:
-        """Set what the known classes keep, where the head is unsure and where it is sure."""
-        share = len(self.bias) / self.n_classes
-        kept = {"inlierness": (share / 2, (share + 1) / 2), "uniform": (share, share), "zero": (1.0, 1.0)}[padding]
-        self.shares = (1.0, 1.0) if share == 1 else kept
-        self.threshold = threshold
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return ``(n, N)``."""
-        if self.normed:
-            length = features.square().sum(1, keepdim=True).sqrt()
-            features = features / torch.where(length > 0, length, 1.0)
-        known = (features @ self.weight.T + self.bias).softmax(-1)
-        unknown = self.n_classes - len(self.bias)
-        if not unknown:
-            return known
-        sure = known.amax(1, keepdim=True) >= self.threshold
-        kept = torch.where(sure, self.shares[1], self.shares[0])
-        each = (1 - kept) / unknown
-        ones = torch.ones_like(self.bias)
-        after = unknown - self.first
-        parts = [each * ones.new_ones(self.first), known * kept, each * ones.new_ones(after)]
-        return torch.cat([part for part, width in zip(parts, (self.first, 1, after), strict=True) if width], 1)
+    def forward(self, seen: list[Tensor]) -> Tensor:
+        """Return ``(n, N)`` of features ``(n, d_v)`` of each view."""
+        if self.view is None:
+            roots = [_unit(x.sign() * x.abs().sqrt()) for x in seen]
+            features = torch.cat(roots, 1) / len(roots) ** 0.5
+        else:
+            features = _unit(seen[self.view]) if self.normed else seen[self.view]
+        known: Tensor = (features @ self.weight.T + self.bias).softmax(-1)
+        return known if self.place is None else known @ self.place
 
 
-def _head(head: LinearHead | CosineHead | PrototypeHead, n_classes: int) -> _Head:
-    """Return a head as tensors: softmin of τ ‖z − p‖² is softmax of 2τ z·p − τ ‖p‖², as ‖z‖² is the same for all p."""
+def _unit(x: Tensor) -> Tensor:
+    length = x.square().sum(1, keepdim=True).sqrt()
+    return x / torch.where(length > 0, length, 1.0)
+
+
+def _linear(head: LinearHead | CosineHead | PrototypeHead | RidgeHead) -> tuple[Any, Any]:
+    """Return W and b of logits that are linear in the features, or in the normalised ones.
+
+    softmin of τ ‖z − p‖² is softmax of 2τ z·p − τ ‖p‖², as ‖z‖² is the same for all p.
+    """
     if isinstance(head, LinearHead):
-        return _Head(torch.from_numpy(head.weight), torch.from_numpy(head.bias), 0, n_classes, normed=False)
+        return head.weight, head.bias
     if isinstance(head, CosineHead):
-        weight = head.scale * torch.nn.functional.normalize(torch.from_numpy(head.weight))
-        return _Head(weight, torch.zeros(len(weight)), 0, n_classes, normed=True)
-    p = torch.from_numpy(np.asarray(head.prototypes, dtype=np.float32))
-    tau = head.temperature
-    return _Head(2 * tau * p, -tau * p.square().sum(1), head.first, n_classes, normed=True)
+        return head.scale * unit(head.weight), np.zeros(len(head.weight))
+    if isinstance(head, RidgeHead):
+        return head.temperature * head.weight, head.temperature * head.bias
+    tau, p = head.temperature, head.prototypes.astype(np.float64)
+    return 2 * tau * p, -tau * (p**2).sum(1)
+
+
+def _fuser(learner: FewShotLearner, members: Members) -> nn.Module:
+    """Return the fuser as a module from scores ``(n, K, N)``, 0 where a member does not know a class."""
+    fuser: Any = learner.fitted
+    if isinstance(fuser, AFAFuser):
+        return _Mixed(fuser, members)
+    if isinstance(getattr(fuser, "network", None), AFA):
+        return _Padded(fuser, members)
+    if isinstance(fuser, LogPool):
+        return _Pool(fuser, members)
+    raise ModelError(
+        f"a learner with the fuser '{learner.fuser}' cannot be written as ONNX: use 'afa', 'afa-paper', 'log-pool', "
+        "'prototypes' or 'no-fine-tuning'"
+    )
+
+
+def _gaps(members: Sequence[Member], n_classes: int) -> Tensor:
+    """Return 1 where a member does not know a class, ``(K, N)``."""
+    gaps = torch.ones(len(members), n_classes)
+    for k, member in enumerate(members):
+        gaps[k, torch.from_numpy(member.classes)] = 0.0
+    return gaps
+
+
+class _Mean(nn.Module):
+    """The mean over the members that know a class, as probabilities."""
+
+    counts: Tensor
+
+    def __init__(self, members: Sequence[Member], n_classes: int) -> None:
+        super().__init__()
+        self.register_buffer("counts", (1 - _gaps(members, n_classes)).sum(0).clamp(min=1))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Return ``(n, N)``."""
+        mean = scores.sum(1) / self.counts
+        return mean / mean.sum(1, keepdim=True)
+
+
+class _Mixed(nn.Module):
+    """The networks that ``afa`` chose, mixed by their shares; a class that a member does not know has 1/N."""
+
+    fill: Tensor
+
+    def __init__(self, fuser: AFAFuser, members: Members) -> None:
+        super().__init__()
+        n = members.n_classes
+        self.register_buffer("fill", _gaps(members.members, n) / n)
+        fits = [fuser.fits[name] for name in fuser.weights]
+        self.shares = list(fuser.weights.values())
+        self.fits = nn.ModuleList(
+            _LogLinear(fit) if isinstance(fit, LinearFit) else fit.network(n).float() for fit in fits
+        )
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Return ``(n, N)``."""
+        x = scores + self.fill
+        parts = [share * fit(x) for share, fit in zip(self.shares, self.fits, strict=True)]
+        fused = torch.stack(parts).sum(0)
+        return fused / fused.sum(1, keepdim=True)
+
+
+class _LogLinear(nn.Module):
+    """softmax(B log(softened members) + b)."""
+
+    weights: Tensor
+    bias: Tensor
+
+    def __init__(self, fit: LinearFit) -> None:
+        super().__init__()
+        self.softenings, self.full = fit.softenings, fit.structure == "full"
+        self.register_buffer("weights", torch.from_numpy(fit.weights).float())
+        self.register_buffer("bias", torch.from_numpy(fit.bias).float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``(n, N)``."""
+        logs = torch.cat([((x + e) / (1 + e)).log() for e in self.softenings], 1)
+        if self.full:
+            return (logs.flatten(1) @ self.weights.T + self.bias).softmax(-1)
+        return ((logs * self.weights.T).sum(1) + self.bias).softmax(-1)
+
+
+class _Padded(nn.Module):
+    """A trained AFA network, on members that are padded as its fuser pads them."""
+
+    share: Tensor
+    gaps: Tensor
+
+    def __init__(self, fuser: Any, members: Members) -> None:
+        super().__init__()
+        self.network: AFA = copy.deepcopy(fuser.network).float().cpu()
+        self.padding, self.threshold = fuser.padding, fuser.threshold
+        gaps = _gaps(members.members, members.n_classes)
+        self.register_buffer("gaps", gaps)
+        self.register_buffer("share", 1 - gaps.mean(1, keepdim=True))  # (K, 1), of the classes that it knows
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Return ``(n, N)``."""
+        share = torch.ones_like(self.share)
+        if self.padding == "uniform":
+            share = self.share
+        elif self.padding == "inlierness":
+            sure = (scores.amax(2, keepdim=True) >= self.threshold).float()
+            share = torch.where(self.share < 1, 0.5 * (self.share + sure), 1.0)
+        each = (1 - share) / self.gaps.sum(1, keepdim=True).clamp(min=1)
+        fused: Tensor = self.network(scores * share + each * self.gaps)
+        return fused
+
+
+class _Pool(nn.Module):
+    """The log-opinion pool: softmax(Σ_k w_k log(p_k + ε)), padded uniformly."""
+
+    share: Tensor
+    fill: Tensor
+    weights: Tensor
+
+    def __init__(self, fuser: LogPool, members: Members) -> None:
+        super().__init__()
+        gaps = _gaps(members.members, members.n_classes)
+        self.eps = fuser.eps
+        self.register_buffer("share", 1 - gaps.mean(1, keepdim=True))
+        self.register_buffer("fill", gaps / members.n_classes)
+        self.register_buffer("weights", torch.from_numpy(fuser.weights).float()[:, None])
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Return ``(n, N)``."""
+        logs = (scores * self.share + self.fill + self.eps).log()
+        return (logs * self.weights).sum(1).softmax(-1)

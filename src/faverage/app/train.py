@@ -19,7 +19,7 @@ from faverage.app.names import ModelError, clean_name
 from faverage.data.benchmark import shown
 from faverage.data.sources import Item, class_folders, class_items
 from faverage.data.store import open_store
-from faverage.fscil import CosineHead, FewShotLearner
+from faverage.fscil import FewShotLearner
 from faverage.fscil.heads import base_heads, unit
 from faverage.vision import (
     BaseModel,
@@ -168,9 +168,7 @@ def base_learner(
     features = extract_features(model.backbone, images, rest, transform=model.transform, device=device, progress=True)
     means = np.stack([unit(features[numbers[rest] == c]).mean(0) for c in range(len(names))])
     order = np.argsort(np.array(names))  # a learner has its base classes in this order
-    own = base_heads(model, ["plain"])[0]
-    cosine = isinstance(own, CosineHead)
-    head = CosineHead(own.weight[order], own.scale) if cosine else (own[0][order], own[1][order])
+    head = base_heads(model, ["plain"])[0].of_rows(order)
     labels = np.array(names)[numbers[aside]]
     return FewShotLearner(model, device=device, seed=seed).fit_base(
         images[aside], labels, head=head, prototypes=means[order]

@@ -1,4 +1,4 @@
-"""The commands of a model: train, teach, predict, explain, forget, undo, export."""
+"""The commands of a model: train, teach, predict, explain, forget, rename, merge, undo, export."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (train, teach, predict, explain, forget, undo, export):
+    for command in (train, teach, predict, explain, forget, rename, merge, undo, export):
         app.command()(told(command))
 
 
@@ -82,7 +82,7 @@ def teach(
     photos: Annotated[list[Path] | None, typer.Argument(help="Photos of it, or folders of them.")] = None,
     device: Device = "auto",
 ) -> None:
-    """Teach a model a new class from a few photos (1 or more, 5 are a good number); or add photos to a taught one."""
+    """Teach a model a new class from a few photos (1 or more, 5 are a good number); or add photos to a known one."""
     from faverage.app.model import Model
 
     known = Model.load(model, device=device)
@@ -90,24 +90,31 @@ def teach(
     with waiting("teaching"):
         done = known.teach_many(given)
     for taught in done:
-        right = f"it recognises {round(taught.right * taught.count)} of {taught.count}, each left out in turn"
-        say(f"Taught '{taught.name}' from {pictures_of(taught.count)}" + (f"; {right}." if taught.count > 1 else "."))
-        if taught.count > 1 and taught.right < 0.5:
+        kept = taught.kept
+        right = f"it recognises {round(taught.right * kept)} of {kept}, each left out in turn"
+        right = right if kept == taught.count else f"of the {kept} that it keeps, {right}"
+        say(f"Taught '{taught.name}' from {pictures_of(taught.count)}" + (f"; {right}." if kept > 1 else "."))
+        if kept > 1 and taught.right < 0.5:
             say(f"The pictures of '{taught.name}' are not alike to this model: more of them may help.")
     if done[-1].confused:
         said = ", ".join(f"'{a}' taken for '{b}' {n}x" for a, b, n in done[-1].confused[:5])
         say(f"Mistaken among the pictures it keeps: {said}.")
-    before, after = percent(done[0].before), percent(done[0].after)
-    say(f"Of the pictures it keeps of the classes it knew before, it recognised {before}, and now {after}.")
+    if done[0].before is not None and done[0].after is not None:
+        before, after = percent(done[0].before), percent(done[0].after)
+        say(f"Of the pictures it keeps of the classes it knew before, it recognised {before}, and now {after}.")
     if done[0].worse:
         say(f"Warning: that is clearly worse. Undo it with 'faverage undo {quoted(model)}', and try other pictures.")
-    say(f"{model} now knows {len(known.classes())} classes. Take it back with: faverage undo {quoted(model)}")
+    say(f"{model} now knows {_classes(known)}. Take it back with: faverage undo {quoted(model)}")
 
 
 def predict(
     model: ModelFolder,
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 3,
+    unknown: Annotated[
+        float | None,
+        typer.Option(help="Say 'none of these' where no class fits: the rate at which that may be wrong, as 0.05."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the reasons.")] = False,
     device: Device = "auto",
 ) -> None:
@@ -115,6 +122,8 @@ def predict(
     from faverage.app.model import Model
     from faverage.progress import Progress
 
+    if unknown is not None and not 0 < unknown < 1:
+        raise ModelError(f"--unknown must be a rate between 0 and 1, such as 0.05, got {unknown:g}")
     known = Model.load(model, device=device)
     files = files_of(images)
     found: list[tuple[Path, Any]] = []
@@ -129,19 +138,30 @@ def predict(
             {
                 "image": str(file),
                 "top": [{"class": c, "probability": round(p, 6)} for c, p in answer.top[:top]],
-                "heads": [{"head": h, "class": c, "probability": round(p, 6)} for h, c, p in answer.heads],
-                "means": [{"mean": m, "share": round(s, 6)} for m, s in answer.means],
+                "heads": [
+                    {
+                        "head": said.member,
+                        "class": said.best,
+                        "probability": round(said.probability or 0.0, 6),
+                        "push": None if said.push is None else round(said.push, 6),
+                    }
+                    for said in answer.members
+                ],
+                "familiarity": round(answer.familiarity, 6),
+                **({} if unknown is None else {"unknown": answer.unknown(unknown)}),
             }
             for file, answer in found
         ]
         say(json.dumps(rows, indent=1, ensure_ascii=False))
         return
     for file, answer in found:
-        say(f"{file}: " + ", ".join(f"{name} {percent(p)}" for name, p in answer.top[:top]))
+        said = ", ".join(f"{name} {percent(p)}" for name, p in answer.top[:top])
+        none = unknown is not None and answer.unknown(unknown)
+        say(f"{file}: " + (f"none of these (else {said})" if none else said))
 
 
 def explain(model: ModelFolder) -> None:
-    """Show what a model knows, its history, and which head and mean it trusts for which class."""
+    """Show what a model knows, its history, and which member and mean it trusts for which class."""
     from faverage.afa.explain import Table
     from faverage.app.model import Model
 
@@ -156,8 +176,8 @@ def explain(model: ModelFolder) -> None:
         say(str(error)[:1].upper() + str(error)[1:] + ".")
 
 
-def forget(model: ModelFolder, name: Annotated[str, typer.Argument(help="A taught class.")]) -> None:
-    """Make a model forget a class that it was taught."""
+def forget(model: ModelFolder, name: Annotated[str, typer.Argument(help="A class that it knows.")]) -> None:
+    """Make a model forget a class."""
     from faverage.app.model import Model
 
     known = Model.load(model, device="cpu")
@@ -166,8 +186,35 @@ def forget(model: ModelFolder, name: Annotated[str, typer.Argument(help="A taugh
     say(f"Forgot '{clean_name(name)}'. Take it back with: faverage undo {quoted(model)}")
 
 
+def rename(
+    model: ModelFolder,
+    old: Annotated[str, typer.Argument(help="A class that it knows.")],
+    new: Annotated[str, typer.Argument(help="The name to give it.")],
+) -> None:
+    """Give a class of a model another name."""
+    from faverage.app.model import Model
+
+    Model.load(model, device="cpu").rename(old, new)
+    say(f"'{clean_name(old)}' is now '{clean_name(new)}'. Take it back with: faverage undo {quoted(model)}")
+
+
+def merge(
+    model: ModelFolder,
+    other: Annotated[Path, typer.Argument(metavar="OTHER", help="A model with the same backbone; it stays as it is.")],
+) -> None:
+    """Add all that another model knows; both must come from the same trained network."""
+    from faverage.app.model import Model
+
+    known = Model.load(model, device="cpu")
+    with waiting("learning from both"):
+        new = known.merge(other)
+    brought = ", ".join(f"'{name}'" for name in new) or "no new class"
+    say(f"{other} brought {brought}. {model} now knows {_classes(known)}.")
+    say(f"Take it back with: faverage undo {quoted(model)}")
+
+
 def undo(model: ModelFolder) -> None:
-    """Undo the last change of a model: a teaching or a forgetting."""
+    """Undo the last change of a model: a teaching, a forgetting, a new name or a merge."""
     from faverage.app.model import Model
 
     say(f"Undone: {Model.load(model, device='cpu').undo()}.")
@@ -184,3 +231,9 @@ def export(
     known = Model.load(model, device="cpu")
     worst = export_learner(known, out)
     say(f"Wrote {out}: images (n, {known.side}, {known.side}, 3) in, probabilities out; within {worst:.0e}.")
+
+
+def _classes(model: Any) -> str:
+    """Return how many classes a model knows, in words."""
+    count = len(model.classes())
+    return f"{count} class{'' if count == 1 else 'es'}"

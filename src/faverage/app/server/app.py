@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
@@ -58,7 +58,7 @@ _WORDS = {
     400: "The form could not be read.",
     401: "This server wants its token.",
     404: "There is no such class, or no such picture.",
-    409: "The model refuses this change, and says why.",
+    409: "The model refuses this, and says why.",
     413: "The request is too large: too many pictures, too many bytes, or too many pixels.",
     415: "This is no form.",
     422: "A picture is no picture, or a name is no name.",
@@ -104,18 +104,31 @@ def create_app(
     @app.post(
         "/api/predict",
         response_model=schemas.Predictions,
-        responses=_errors(400, 413, 422),
+        responses=_errors(400, 409, 413, 422),
         openapi_extra={"requestBody": _PREDICT},
         summary="Say what is on pictures, and why",
     )
-    async def predict(request: Request) -> Response:
-        """Send a form with up to 20 pictures in fields called `images`, or one picture as the body."""
+    async def predict(
+        request: Request,
+        unknown: Annotated[
+            float | None, Query(gt=0, lt=1, description="Rate of wrong 'none of these', as 0.05.")
+        ] = None,
+    ) -> Response:
+        """Send a form with up to 20 pictures in fields called `images`, or one picture as the body.
+
+        With `?unknown=0.05`, the answer says whether a picture is none of the classes; it says so of at most that
+        share of the pictures of known classes.
+        """
         uploads = await read_predict(request, limits)
         client = _client(request)
         with workers.room(client, len(uploads)):
-            answers = await workers.predict(await workers.open(client, uploads))
+            images = await workers.open(client, uploads)
+            try:
+                answers = await workers.predict(images)
+            except ModelError as error:
+                raise Refused(409, str(error)) from None
         # the answer is put together by hand: checking it against its own model costs more than predicting
-        return JSONResponse({"answers": [prediction_answer(answer) for answer in answers]})
+        return JSONResponse({"answers": [prediction_answer(answer, unknown) for answer in answers]})
 
     return app
 
@@ -142,7 +155,7 @@ def _add_reading(app: FastAPI, model: Model, workers: Workers, meter: Meter) -> 
 
     @app.get("/api/explain", responses=_errors(409), summary="How the model decides")
     async def explain() -> schemas.Explained:
-        """The share of each mean, of each head for each class, and the most trusted head of each class."""
+        """The share of each mean, of each member for each class, and the most trusted member of each class."""
         try:
             said = await workers.read(model.explain)
         except ModelError as error:
@@ -183,7 +196,7 @@ def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -
         summary="Teach a class from a few pictures",
     )
     async def teach(request: Request) -> schemas.Learned:
-        """One picture is enough, five are better. A name that was taught before gets more pictures.
+        """One picture is enough, five are better. A class that is known gets more pictures.
 
         Those who predict meanwhile are answered by the model as it was before. Two who teach take turns.
         """
@@ -195,14 +208,14 @@ def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -
             taught = await _changed(workers, model.teach, name, images)
         confused = [schemas.Confusion(true=a, answered=b, times=n) for a, b, n in taught.confused]
         version = await workers.read(getattr, model, "version")
-        check = {"before": taught.before, "after": taught.after, "worse": taught.worse}
+        check = {"before": taught.before, "after": taught.after, "worse": taught.worse, "kept": taught.kept}
         return schemas.Learned(
             name=taught.name, count=taught.count, right=taught.right, confused=confused, version=version, **check
         )
 
-    @app.post("/api/forget", responses=_errors(404, 409, 413, 422), summary="Forget a class that was taught")
+    @app.post("/api/forget", responses=_errors(404, 409, 413, 422), summary="Forget a class")
     async def forget(wanted: schemas.Name) -> schemas.Forgotten:
-        """The others stay as they are. Classes of the base session cannot be forgotten."""
+        """The others stay as they are."""
         name = _cleaned(wanted.name)
         if all(known.name != name for known in await workers.read(model.classes)):
             raise Refused(404, f"There is no class called {name}.")

@@ -63,7 +63,7 @@ class Known(BaseModel):
     id: str = Field(description="Its part of the addresses of its thumbnails.")
     name: str
     count: int = Field(description="Pictures that it was learned from.")
-    session: int = Field(description="When it was learned; 0 is the base session, whose classes cannot be forgotten.")
+    session: int = Field(description="When it was learned; 0 is the base session.")
     thumbnails: list[str] = Field(description="Addresses of small pictures.")
 
 
@@ -82,7 +82,7 @@ class Change(BaseModel):
         when="2026-05-04T09:30:00+00:00", what="teach", name="star", count=5, words="taught 'star' from 5 pictures"
     )
     when: str
-    what: str = Field(description="teach, add or forget.")
+    what: str = Field(description="teach, add, forget, rename or merge.")
     name: str
     count: int = Field(description="Pictures that were given.")
     words: str
@@ -106,15 +106,18 @@ class Probability(BaseModel):
 
 
 class HeadSays(BaseModel):
-    """What one head says of the picture."""
+    """What one member of the model says of the picture."""
 
     head: str
-    best: str = Field(description="The class that this head alone would answer.")
-    probability: float = Field(description="What it gives to the answer.")
+    best: str = Field(description="The class that this one alone would answer.")
+    probability: float = Field(description="What it gives to the answer; 0 where it does not know that class.")
+    push: float | None = Field(
+        None, description="How much it speaks for the answer and against the next best class, in log-odds."
+    )
 
 
 class MeanShare(BaseModel):
-    """How much one kind of mean has to say about the answered class."""
+    """How much one kind of mean has to say."""
 
     model_config = _example(mean="geometric", share=0.4)
     mean: str
@@ -127,7 +130,11 @@ class Prediction(BaseModel):
     answer: str
     top: list[Probability] = Field(description="Every class, the most probable first.")
     heads: list[HeadSays]
-    means: list[MeanShare]
+    familiarity: float = Field(
+        description="How usual the picture would be for a known class: a share of at most a of the pictures of known "
+        "classes has a familiarity of at most a."
+    )
+    unknown: bool | None = Field(None, description="Whether it is none of these, at the rate that was asked for.")
 
 
 class Predictions(BaseModel):
@@ -139,10 +146,11 @@ class Predictions(BaseModel):
                 "answer": "star",
                 "top": [{"name": "star", "probability": 0.93}, {"name": "4", "probability": 0.04}],
                 "heads": [
-                    {"head": "base", "best": "4", "probability": 0.1},
-                    {"head": "session 1", "best": "star", "probability": 0.97},
+                    {"head": "base head", "best": "4", "probability": 0.1, "push": -0.2},
+                    {"head": "prototypes", "best": "star", "probability": 0.97, "push": 3.1},
                 ],
-                "means": [{"mean": "arithmetic", "share": 0.8}, {"mean": "geometric", "share": 0.2}],
+                "familiarity": 0.61,
+                "unknown": False,
             }
         ]
     )
@@ -160,10 +168,13 @@ class Confusion(BaseModel):
 class Learned(BaseModel):
     """What was taught, and a quick check of it."""
 
-    model_config = _example(name="star", count=5, right=1.0, confused=[{"true": "4", "answered": "star", "times": 1}])
+    model_config = _example(
+        name="star", count=5, kept=5, right=1.0, confused=[{"true": "4", "answered": "star", "times": 1}]
+    )
     name: str
     count: int = Field(description="Pictures of the class that the model now has.")
-    right: float = Field(description="Share of its pictures that the model recognises, each left out in turn.")
+    kept: int = Field(0, description="Those that it keeps; of base classes these are only some.")
+    right: float = Field(description="Share of the kept ones that the model recognises, each left out in turn.")
     confused: list[Confusion]
     version: int = 0
     before: float | None = Field(None, description="Right answers to kept pictures of the classes known before, then.")
@@ -188,18 +199,18 @@ class Undone(BaseModel):
 
 
 class HeadShare(BaseModel):
-    """How much one head has to say about a class."""
+    """How much one member has to say about a class."""
 
-    model_config = _example(name="star", head="session 1", share=0.9)
+    model_config = _example(name="star", head="ridge", share=0.9)
     name: str
     head: str
     share: float
 
 
 class Trusted(BaseModel):
-    """The head and the mean with most to say about a class."""
+    """The member and the mean with most to say about a class."""
 
-    model_config = _example(name="star", head="session 1", share=0.9, mean="geometric")
+    model_config = _example(name="star", head="ridge", share=0.9, mean="geometric")
     name: str
     head: str
     share: float
@@ -268,13 +279,22 @@ def classes_answer(model: Model) -> Classes:
     )
 
 
-def prediction_answer(answer: Answer) -> dict[str, Any]:
-    """Return the answer to one picture, as ``Prediction`` has it."""
+def prediction_answer(answer: Answer, unknown: float | None = None) -> dict[str, Any]:
+    """Return the answer to one picture, as ``Prediction`` has it; ``unknown``: the rate that was asked for."""
     return {
         "answer": answer.top[0][0],
         "top": [{"name": name, "probability": _rounded(p)} for name, p in answer.top],
-        "heads": [{"head": head, "best": best, "probability": _rounded(p)} for head, best, p in answer.heads],
-        "means": [{"mean": mean, "share": _rounded(share)} for mean, share in answer.means],
+        "heads": [
+            {
+                "head": said.member,
+                "best": said.best,
+                "probability": _rounded(said.probability or 0.0),
+                "push": None if said.push is None else _rounded(said.push),
+            }
+            for said in answer.members
+        ],
+        "familiarity": _rounded(answer.familiarity),
+        "unknown": None if unknown is None else answer.unknown(unknown),
     }
 
 

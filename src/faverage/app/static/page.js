@@ -62,7 +62,7 @@ function form(pictures, name) {
   return body;
 }
 
-const predict = (pictures) => ask("/api/predict", { method: "POST", body: form(pictures) }).then((said) => said.answers);
+const predict = (pictures) => ask("/api/predict?unknown=0.05", { method: "POST", body: form(pictures) }).then((said) => said.answers);
 
 function complain(place, error) {
   place.textContent = error instanceof Trouble ? error.message : "Something went wrong on this page. Load it again.";
@@ -348,32 +348,24 @@ function showAnswer(picture, answer) {
   $("#because").textContent = because(answer);
   $("#heads").hidden = answer.heads.length < 2;
   $("#heads").replaceChildren(...answer.heads.map(({ head, probability }) => bar(head, probability, colourOf(answer.answer))));
-  $("#means").hidden = answer.means.length === 0;
-  $("#means").replaceChildren(...answer.means.map(({ mean, share }, k) => {
-    const part = make("i", { textContent: share > 0.34 ? `${mean} ${percent(share)}` : share > 0.2 ? mean : "", title: `${mean} mean: ${percent(share)}` });
-    part.style.flex = `${share} 0 0`;
-    part.style.setProperty("--k", k);
-    return part;
-  }));
-  if (answer.answer !== tried.best) hear(`This looks like ${answer.answer}, ${percent(top[0].probability)}`);
+  $("#strange").hidden = !answer.unknown;
+  if (answer.answer !== tried.best) hear(`This looks like ${answer.answer}, ${percent(top[0].probability)}${answer.unknown ? ", but may be none of these" : ""}`);
   tried.best = answer.answer;
 }
 
-function because({ answer, heads, means }) {
+function because({ answer, top, heads }) {
   if (!heads.length) return "";
-  const strongest = heads.reduce((a, b) => (b.probability > a.probability ? b : a));
+  const pushes = heads.every((h) => h.push !== null), by = pushes ? "push" : "probability";
+  const strongest = heads.reduce((a, b) => (b[by] > a[by] ? b : a));
   let words = heads.length === 1
-    ? `One head decides so far: the ${strongest.head} head gives ${quoted(answer)} ${percent(strongest.probability)}.`
-    : `The ${strongest.head} head decided: it gives ${quoted(answer)} ${percent(strongest.probability)}.`;
+    ? `One decides so far: “${strongest.head}” gives ${quoted(answer)} ${percent(strongest.probability)}.`
+    : pushes && top.length > 1
+      ? `“${strongest.head}” speaks most for ${quoted(answer)} and against ${quoted(top[1].name)}.`
+      : `“${strongest.head}” is the surest: it gives ${quoted(answer)} ${percent(strongest.probability)}.`;
   const others = heads.filter((h) => h.best !== answer);
-  if (others.length === 1) words += ` The ${others[0].head} head alone would have said ${quoted(others[0].best)}.`;
-  if (others.length > 1) words += ` ${others.length} of ${heads.length} heads alone would have said something else.`;
-  if (heads.length > 1 && !others.length) words += " All heads agree.";
-  if (heads.length > 1 && means.length > 1) {
-    const [most, next] = means.toSorted((a, b) => b.share - a.share);
-    words += most.share - next.share < 0.1 ? " In joining their answers, several means have about equal say."
-      : ` Their answers are joined mostly by the ${most.mean} mean (${percent(most.share)}).`;
-  }
+  if (others.length === 1) words += ` “${others[0].head}” alone would have said ${quoted(others[0].best)}.`;
+  if (others.length > 1) words += ` ${others.length} of ${heads.length} alone would have said something else.`;
+  if (heads.length > 1 && !others.length) words += " All agree.";
   return words;
 }
 
@@ -480,9 +472,10 @@ async function teach(event) {
   }
 }
 
-function showLearned({ name, count, right, confused, before, after, worse }) {
+function showLearned({ name, count, kept, right, confused, before, after, worse }) {
   const place = $("#learned"), own = confused.filter((c) => c.true === name || c.answered === name);
-  const check = count > 1 ? ` Check: it recognises ${Math.round(right * count)} of ${plural(count, "picture")}, each left out in turn.` : "";
+  const of = kept === count ? plural(kept, "picture") : `the ${plural(kept, "picture")} that it keeps`;
+  const check = kept > 1 ? ` Check: it recognises ${Math.round(right * kept)} of ${of}, each left out in turn.` : "";
   const loss = worse ? ` But it now recognises ${percent(after)} of the other classes' kept pictures, and ${percent(before)} before: consider undoing this.` : "";
   const first = `It now knows ${quoted(name)}.${check}${loss}`;
   place.replaceChildren(make("p", { textContent: first }));
@@ -506,16 +499,14 @@ function card(known, fresh) {
     make("span", { class: "n", textContent: plural(known.count, "picture") }));
   const item = make("li", { class: `card${taught ? " taught" : ""}${fresh ? " new" : ""}`, colour }, make("div", { class: "pics" }, ...pictures), what);
   item.dataset.name = known.name;
-  if (taught) {
-    const more = make("button", { type: "button", class: "link", textContent: "Add pictures", ariaLabel: `Add pictures of ${known.name}` });
-    more.addEventListener("click", () => { $("#name").value = known.name; readyToTeach(); $("#teach").scrollIntoView(); $("#name").focus(); });
-    const forget = make("button", { type: "button", class: "link", textContent: "Forget", ariaLabel: `Forget ${known.name}` });
-    forget.addEventListener("click", () => change(
-      `Forget ${quoted(known.name)}?`, "The model unlearns this class; the others stay as they are. You can undo it.", "Forget",
-      () => ask("/api/forget", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name: known.name }) }),
-      () => `It forgot ${quoted(known.name)}.`));
-    item.append(make("div", { class: "acts" }, more, forget));
-  }
+  const more = make("button", { type: "button", class: "link", textContent: "Add pictures", ariaLabel: `Add pictures of ${known.name}` });
+  more.addEventListener("click", () => { $("#name").value = known.name; readyToTeach(); $("#teach").scrollIntoView(); $("#name").focus(); });
+  const forget = make("button", { type: "button", class: "link", textContent: "Forget", ariaLabel: `Forget ${known.name}` });
+  forget.addEventListener("click", () => change(
+    `Forget ${quoted(known.name)}?`, "The model unlearns this class; the others stay as they are. You can undo it.", "Forget",
+    () => ask("/api/forget", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name: known.name }) }),
+    () => `It forgot ${quoted(known.name)}.`));
+  item.append(make("div", { class: "acts" }, more, forget));
   return item;
 }
 
@@ -526,7 +517,7 @@ async function refresh(fresh) {
   $("#summary").textContent = `${said.model} knows ${said.classes.length === 1 ? "1 class" : `${said.classes.length} classes`}, ${taught.length ? `${taught.length} of them taught` : "none taught yet"}.`;
   const order = [...taught.slice().reverse(), ...said.classes.filter((known) => known.session === 0)];
   $("#cards").replaceChildren(...order.map((known) => card(known, known.name === fresh)));
-  $("#names").replaceChildren(...taught.map((known) => make("option", { value: known.name })));
+  $("#names").replaceChildren(...said.classes.map((known) => make("option", { value: known.name })));
   $("#undo").disabled = !said.last;
   showHint();
   if ($("#explain").open) explain();
@@ -535,7 +526,7 @@ async function refresh(fresh) {
 function showHint() {
   const names = state.classes.map((known) => known.name), some = names.slice(0, 12).join(", ");
   const first = state.drawing.likely ? "Draw one of the things it knows, and watch it guess." : "Show it a picture: drop one, paste one, or use the camera.";
-  $("#hint").replaceChildren(make("p", { textContent: first }), make("p", {}, "It knows ", make("b", { textContent: some }), names.length > 12 ? ` and ${names.length - 12} more.` : "."),
+  $("#hint").replaceChildren(make("p", { textContent: first }), make("p", {}, names.length ? "It knows " : "It knows nothing yet", make("b", { textContent: some }), names.length > 12 ? ` and ${names.length - 12} more.` : "."),
     make("p", { textContent: "Something else? Teach it from five pictures." }));
 }
 
@@ -567,9 +558,10 @@ async function explain() {
   try {
     const { means, trusted } = await ask("/api/explain");
     place.replaceChildren(
-      make("p", { class: "soft", textContent: "Each session of learning added a head. A fusion weighs what the heads say, by several kinds of mean; these are the weights it learned." }),
-      make("h3", { textContent: "Kinds of mean" }), make("div", { class: "bars small" }, ...means.map(({ mean, share }) => bar(mean, share))),
-      make("h3", { textContent: "The most trusted head for each class" }),
+      make("p", { class: "soft", textContent: "Several small classifiers, the members, look at each picture: the base head, which was trained with the network; the nearest prototypes, the means of the pictures of each class; and a ridge regression. What they say is averaged, and these are the weights of that average." }),
+      ...(means.filter(({ share }) => share > 0).length < 2 ? [] : [
+        make("h3", { textContent: "Kinds of mean" }), make("div", { class: "bars small" }, ...means.map(({ mean, share }) => bar(mean, share)))]),
+      make("h3", { textContent: "The most trusted member for each class" }),
       make("div", { class: "bars small" }, ...trusted.map(({ name, head, share }) => bar(`${name}: ${head}`, share, colourOf(name)))));
   } catch (error) {
     place.replaceChildren(make("p", { class: "soft", textContent: error instanceof Trouble ? error.message : "Something went wrong." }));
