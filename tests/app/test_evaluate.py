@@ -5,31 +5,14 @@ from __future__ import annotations
 import csv
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from faverage.app.evaluate import NONE, Evaluation, Row, evaluate, evaluation_page
 from faverage.app.model import Model, ModelError
-from faverage.cli.commands import app
-from helpers_model import pictures
+from helpers_commands import call, save
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-def call(*arguments: object, code: int = 0) -> Any:
-    result = CliRunner().invoke(app, [*map(str, arguments)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
-    assert result.exit_code == code, result.output
-    return result
-
-
-def save(folder: Path, kind: str, n: int = 6, seed: int = 3) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for i, image in enumerate(pictures(kind, n, seed)):
-        image.save(folder / f"{i}.png")
-    return folder
 
 
 @pytest.fixture

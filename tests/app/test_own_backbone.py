@@ -15,6 +15,7 @@ from faverage.app.model import Model, ModelError
 from faverage.app.onnx import export_learner
 from faverage.fscil import FewShotLearner
 from faverage.vision import BaseModel, Evaluate
+from helpers_commands import call, refused, save
 from helpers_model import NAMES, pictures
 from helpers_vision import drawn
 
@@ -110,8 +111,6 @@ def test_another_module_or_none_is_refused_in_words(tmp_path: Path, folder: Path
 
 
 def test_commands_import_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_evaluate import call, save
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nets_of_mine.py").write_text(CODE)
     for kind in ("square", "bar"):
@@ -124,9 +123,6 @@ def test_commands_import_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "Forgot 'cross'" in call("forget", "m", "cross", *own).stdout
     call("undo", "m", *own)
     call("teach", "new", "cross", "cross", *own)
-
-    def refused(*arguments: object) -> str:
-        return " ".join(call(*arguments, code=2).stderr.split())
 
     assert "a module of one's own, nets_of_mine.Net" in refused("predict", "m", "cross")
     assert "has other weights" in refused("predict", "m", "cross", "--backbone", "nets_of_mine:other")

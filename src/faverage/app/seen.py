@@ -13,11 +13,12 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from faverage.app.photos import MAX_BYTES, open_picture, squares
@@ -31,7 +32,8 @@ Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]
 
 LOOKING = "looking at the photos"
-_CHUNK = 32  # pictures that the network sees at a time
+_FEW = 4  # pictures that a CPU sees at a time: what it makes of more is asked from the system, and cleared, every time
+_MANY = 32  # that a GPU sees
 _PATIENCE = 5.0  # seconds that one process waits for another's write
 
 
@@ -65,27 +67,20 @@ def look_at(
     kept: list[int] = []
     broken: list[tuple[int, str]] = []
     progress(what, 0, len(files))
-    with FeatureCache.of(extractor, side) as cache:
+    with FeatureCache.of(extractor, side) as cache, _one_thread_each(extractor):
         done = 0
-        for part in _opened(files, side, cache.known):
-            found = cache.read([one.digest for one in part if one.square is None and not one.wrong])
-            part = [
-                one if one.square is not None or one.wrong or one.digest in found else _open(one.place, files, side)
-                for one in part
-            ]
-            fresh = {one.digest: one.square for one in part if one.square is not None}
-            if fresh:
-                new = extractor(np.stack(list(fresh.values())))
-                if not np.isfinite(new).all():
-                    raise FloatingPointError("the backbone gives features that are not numbers: check its weights")
-                cache.write(dict(zip(fresh, new, strict=True)))
-                found |= dict(zip(fresh, new, strict=True))
+        for part in _looked(files, extractor, side, cache.known):
+            found = cache.read([one.digest for one in part if one.row is None and not one.wrong])
+            lost = [one.place for one in part if one.row is None and not one.wrong and one.digest not in found]
+            again = iter(_look(lost, files, extractor, side, frozenset()))
+            part = [next(again) if one.place in lost else one for one in part]
+            cache.write({one.digest: one.row for one in part if one.row is not None})
             for one in part:
                 if one.wrong:
                     broken.append((one.place, one.wrong))
                 else:
                     kept.append(one.place)
-                    rows.append(found[one.digest])
+                    rows.append(found[one.digest] if one.row is None else one.row)
             done += len(part)
             progress(what, done, len(files))
     names = [view.name for view in extractor.views]
@@ -94,42 +89,67 @@ def look_at(
     return Seen(views, np.array(kept, dtype=np.int64), broken)
 
 
-class _Opened(NamedTuple):
-    """A file: where it stands among all, the hash of its bytes, and pixels unless its features are known."""
+class _Looked(NamedTuple):
+    """A file: where it stands among all, the hash of its bytes, and its features ``(d,)`` unless they are known."""
 
     place: int
     digest: bytes
-    square: Array | None
+    row: Array | None
     wrong: str = ""
 
 
-def _open(place: int, files: Sequence[Path], side: int, known: frozenset[bytes] = frozenset()) -> _Opened:
-    try:
-        data = read_regular(files[place], MAX_BYTES + 1)
-        digest = hashlib.blake2b(data, digest_size=16).digest()
-        if digest in known:
-            return _Opened(place, digest, None)
-        return _Opened(place, digest, squares([open_picture(data)], side)[0])
-    except ValueError as error:
-        return _Opened(place, b"", None, str(error))
-    except OSError as error:
-        return _Opened(place, b"", None, str(error.strerror or error))
-
-
-def _opened(files: Sequence[Path], side: int, known: frozenset[bytes]) -> Iterator[list[_Opened]]:
-    """Yield the files in parts; while the network sees one, threads open the next."""
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        waiting: deque[list[Future[_Opened]]] = deque()
+def _look(
+    places: Sequence[int], files: Sequence[Path], extractor: Extractor, side: int, known: frozenset[bytes]
+) -> list[_Looked]:
+    """Open a few files and look at those whose hash is not known."""
+    found, new = [], {}
+    for place in places:
         try:
-            for start in range(0, len(files), _CHUNK):
-                places = range(start, min(start + _CHUNK, len(files)))
-                waiting.append([pool.submit(_open, place, files, side, known) for place in places])
-                if len(waiting) > 1:
-                    yield [one.result() for one in waiting.popleft()]
+            data = read_regular(files[place], MAX_BYTES + 1)
+            digest = hashlib.blake2b(data, digest_size=16).digest()
+            if digest not in known:
+                new[place] = squares([open_picture(data)], side)[0]
+            found.append(_Looked(place, digest, None))
+        except ValueError as error:
+            found.append(_Looked(place, b"", None, str(error)))
+        except OSError as error:
+            found.append(_Looked(place, b"", None, str(error.strerror or error)))
+    if not new:
+        return found
+    rows = dict(zip(new, extractor(np.stack(list(new.values()))), strict=True))
+    if not all(np.isfinite(row).all() for row in rows.values()):
+        raise FloatingPointError("the backbone gives features that are not numbers: check its weights")
+    return [one._replace(row=rows.get(one.place)) for one in found]
+
+
+def _looked(files: Sequence[Path], extractor: Extractor, side: int, known: frozenset[bytes]) -> Iterator[list[_Looked]]:
+    """Yield the files in parts, at which threads look."""
+    step = _FEW if extractor.device.type == "cpu" else _MANY
+    workers = min(8, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[list[_Looked]]] = deque()
+        try:
+            for start in range(0, len(files), step):
+                places = range(start, min(start + step, len(files)))
+                waiting.append(pool.submit(_look, places, files, extractor, side, known))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
             while waiting:
-                yield [one.result() for one in waiting.popleft()]
+                yield waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _one_thread_each(extractor: Extractor) -> Iterator[None]:
+    """On a CPU, let torch use one thread for each of ours: threads that share an image wait for each other."""
+    before = torch.get_num_threads()
+    if extractor.device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class FeatureCache:
