@@ -30,7 +30,8 @@ __all__ = ["NONE", "Evaluation", "Row", "evaluate", "evaluation_page", "rows_csv
 NONE = "none of these"
 COLUMNS = ("file", "label", "answer", "probability", "familiarity")
 _SIDE = 56  # pixels of a picture in a cell
-_IN_CELL = 4
+_IN_CELL = 3
+_FIRST = 10  # mistakes that are listed
 _IN_ALL = 400
 _LARGE = 40  # classes from which on only what is confused is shown
 
@@ -185,13 +186,19 @@ def rows_csv(found: Evaluation) -> str:
 # The page -------------------------------------------------------------------------------------------------------------
 
 _STYLE = """
-.matrix td { text-align: center; vertical-align: middle; min-width: 4.2rem; padding: .3rem; }
+.wide:has(.matrix) { max-height: none; }
+.matrix { width: auto; }
+.matrix td { text-align: center; vertical-align: middle; min-width: 2.9rem; padding: .15rem; font-size: .85rem; }
 .matrix td.right { background: rgba(var(--hue), .14); }
 .matrix td.wrong { background: var(--warn); }
 .matrix b { display: block; font-variant-numeric: tabular-nums; }
-.matrix img { width: 2.6rem; height: 2.6rem; border-radius: .2rem; margin: 1px; vertical-align: middle; }
-.matrix th { max-width: 9rem; overflow-wrap: anywhere; }
-.wide:has(.matrix) { max-height: 60rem; }
+.matrix thead th { vertical-align: bottom; }
+.matrix thead th.c { min-width: 0; padding: .4rem .2rem; }
+.matrix thead th.c span { writing-mode: vertical-rl; transform: rotate(180deg); max-height: 11rem; }
+.matrix tbody th { max-width: 11rem; padding: .15rem .75rem; overflow-wrap: anywhere; vertical-align: middle; }
+.matrix img { width: 2.4rem; height: 2.4rem; }
+.small img { width: 3.5rem; height: 3.5rem; }
+:is(.matrix, .small) img { border-radius: .2rem; margin: 1px; vertical-align: middle; }
 """
 
 
@@ -215,6 +222,7 @@ def evaluation_page(found: Evaluation, title: str) -> str:
         )
         if found.broken
         else "",
+        _mistakes(found, pictures),
         "<h2>What is taken for what</h2>",
         '<p class="soft">Rows are what the pictures show, columns what the model says. Pictures of known classes stand '
         f"under the class that fits best; others under '{NONE}' where their familiarity is at most {found.rate:g}.</p>",
@@ -223,6 +231,17 @@ def evaluation_page(found: Evaluation, title: str) -> str:
         _classes(found),
     ]
     return page(title, body, _STYLE)
+
+
+def _mistakes(found: Evaluation, pictures: _Pictures) -> str:
+    rows = []
+    for label, answer, count in found.confused()[:_FIRST]:
+        small = "".join(pictures.tag(one) for one in found.cells[label, answer][: 2 * _IN_CELL])
+        rows.append(row(label, [answer], [f"{count:,}"], rest=f"<td>{small}</td>"))
+    if not rows:
+        return ""
+    first = head(["shows", "taken for"], ["pictures"]).replace("</tr>", "<th></th></tr>")
+    return "<h2>Most frequent mistakes</h2>" + table(first, rows, "small")
 
 
 def _matrix(found: Evaluation, pictures: _Pictures) -> str:
@@ -240,7 +259,8 @@ def _matrix(found: Evaluation, pictures: _Pictures) -> str:
     for label in labels:
         cells = "".join(_cell(label, column, found, pictures) for column in columns)
         body.append(f"<tr><th>{text(label)}</th>{cells}</tr>")
-    return table(head(["shows"], columns, "c"), body, "map matrix")
+    upright = "".join(f'<th class="c"><span>{text(column)}</span></th>' for column in columns)
+    return table(f"<tr><th>shows</th>{upright}</tr>", body, "map matrix")
 
 
 def _cell(label: str, column: str, found: Evaluation, pictures: _Pictures) -> str:
