@@ -193,10 +193,15 @@ def test_two_networks_are_exported_as_one(tmp_path: Path) -> None:
     from faverage.fscil import FewShotLearner
 
     torch.manual_seed(0)
-    network = get_backbone("together", backbones=["tiny", "tiny"]).eval()
+    network = get_backbone("tiny+tiny").eval()
     base = BaseModel(network, "linear", torch.zeros(1, 256), torch.zeros(1), None, Evaluate(16))
     model = Model.create(tmp_path / "m", FewShotLearner(base, device="cpu"), side=16)
     model.teach_many({"cross": pictures("cross"), "bar": pictures("bar")})
     assert export_learner(Model.load(tmp_path / "m", device="cpu"), tmp_path / "m.onnx") < 1e-4
-    with pytest.raises(ValueError, match="two to 4 names"):
-        get_backbone("together", backbones=["tiny"])
+    for name, words in (
+        ("+".join(["tiny"] * 5), "two to 4 names"),
+        ("tiny+vgg", "unknown backbone 'vgg'"),
+        ("+", "unknown"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            get_backbone(name)

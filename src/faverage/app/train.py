@@ -155,9 +155,9 @@ def how_to_train(
         raise ModelError("--from-scratch trains a network from nothing, --fine-tune a ready one: give one of them")
     names = [] if backbone is None or ":" in backbone else [name.strip() for name in backbone.split(",")]
     for name in names:
-        if name not in pretrained_names() and (name not in backbone_names() or name == "together"):
-            known = [one for one in backbone_names() if one != "together"]
-            raise ModelError(f"unknown backbone '{name}': choose from {', '.join(known)}, or name package.module:build")
+        if name not in backbone_names():
+            known = ", ".join(backbone_names())
+            raise ModelError(f"unknown backbone '{name}': choose from {known}, or name package.module:build")
     ready = all(name in pretrained_names() for name in names)
     if (from_scratch or fine_tune) and (len(names) > 1 or (backbone or "").count(":")):
         raise ModelError(f"the backbone '{backbone}' is used as it is: only one network with a name can be trained")

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from faverage.vision.backbones import get_backbone, register_backbone
+from faverage.vision.backbones import get_backbone
 from faverage.vision.efficientnet import pretrained
 from faverage.vision.model import BaseModel
 from faverage.vision.transforms import Evaluate
@@ -18,20 +18,19 @@ __all__ = ["Together", "together"]
 MOST = 4
 
 
-@register_backbone("together")
 class Together(nn.Module):
     """Backbones side by side: ``(n, 3, S, S)`` to ``(n, d_1 + … + d_k)``.
 
     Args:
-        backbones: names for ``get_backbone``; networks that take images of any side.
+        backbones: names for ``get_backbone``, which builds this from ``a+b``; networks that take images of any side.
 
     >>> Together(["tiny", "tiny"])(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 256])
     """
 
-    def __init__(self, backbones: Sequence[str] = ("efficientnet_lite0", "efficientnet_lite1")) -> None:
+    def __init__(self, backbones: Sequence[str]) -> None:
         super().__init__()
-        if isinstance(backbones, str) or not 2 <= len(backbones) <= MOST or "together" in backbones:
+        if isinstance(backbones, str) or not 2 <= len(backbones) <= MOST:
             raise ValueError(f"backbones must be a list of two to {MOST} names, got {str(backbones)[:200]}")
         self.names = list(backbones)
         self.parts = nn.ModuleList(get_backbone(name) for name in self.names)
@@ -44,7 +43,7 @@ class Together(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """Return what ``get_backbone`` needs to build this network again."""
-        return {"name": "together", "backbones": self.names}
+        return {"name": "+".join(self.names)}
 
 
 def together(names: Sequence[str]) -> BaseModel:
