@@ -24,7 +24,7 @@ from faverage.data.benchmark import shown
 from faverage.data.sources import Item, class_folders, class_items
 from faverage.data.store import open_store
 from faverage.fscil import FewShotLearner
-from faverage.fscil.heads import base_heads, unit
+from faverage.fscil.heads import base_heads, fit_head, unit
 from faverage.fscil.images import ImageBackbone
 from faverage.report.page import duration
 from faverage.vision import (
@@ -124,7 +124,7 @@ def train_model(
         images,
         backbone=plan.network,
         batch_size=batch,
-        lr=plan.rate * batch / 128 if plan.name != "tiny" and (batch > 32 or how == "fine-tune") else 0.025,
+        lr=_rate(how, plan.name, batch),
         augment=plan.augment,
         transform=plan.transform,
         device=device,
@@ -142,9 +142,17 @@ def train_model(
 
     model = trained(train, checkpoint, Team())
     progress("learning the classes", 0, 0)
-    made = _finish(model, out, images, numbers, names, aside, device, seed, views)
+    # in a few epochs, a head that began with nothing lags behind what a ready network sees
+    made = _finish(model, out, images, numbers, names, aside, device, seed, views, refit=how == "fine-tune")
     checkpoint.unlink(missing_ok=True)
     return made
+
+
+def _rate(how: How, name: str, batch: int) -> float:
+    """Return the learning rate at the start."""
+    if how == "fine-tune":
+        return 0.01 * (batch / 32) ** 0.5
+    return 0.1 * batch / 128 if name != "tiny" and batch > 32 else 0.025
 
 
 def how_to_train(
@@ -240,14 +248,13 @@ def _side(model: BaseModel) -> int:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a network is trained: from what, on squares of which side, with which transforms, rate and epochs."""
+    """How a network is trained: from what, on squares of which side, with which transforms and epochs."""
 
     name: str
     network: Any
     side: int
     augment: Augment
     transform: Evaluate
-    rate: float
     epochs: int
 
 
@@ -256,14 +263,14 @@ def _plan(how: How, backbone: str | None, weights: Path | None, items: list[Item
         model = ready_backbone(backbone)
         sees = model.transform
         augment = Augment(sees.size, mean=sees.statistics()["mean"], std=sees.statistics()["std"])
-        return _Plan(str(backbone), model.backbone, _side(model), augment, sees, 0.02, 5)
+        return _Plan(str(backbone), model.backbone, _side(model), augment, sees, 5)
     progress("looking at the size of the photos", 0, 0)
     largest = _largest(items)
     name = backbone or ("tiny" if largest <= TINY else "resnet18_small")
     side = SIDES.get(name) or max(8, min(largest, TINY))
     network: Any = name if weights is None else load_weights(get_backbone(name), weights)
     augment, transform = usual_transforms(side, crop=64 if side == 84 else None)
-    return _Plan(name, network, side, augment, transform, 0.1, 20 if name == "tiny" else 50)
+    return _Plan(name, network, side, augment, transform, 20 if name == "tiny" else 50)
 
 
 def _seconds(train: Any, numbers: Array, rows: Array, batch: int) -> float:
@@ -317,6 +324,7 @@ def base_learner(
     device: str,
     seed: int,
     views: Sequence[str] = ("plain",),
+    refit: bool = False,
 ) -> FewShotLearner:
     """Return a learner of base classes whose backbone and head are trained.
 
@@ -329,6 +337,7 @@ def base_learner(
         device: where to look at the images.
         seed: of the learner.
         views: ways to look at each image.
+        refit: fit heads to the features, instead of those of the model.
     """
     rest = np.flatnonzero(~aside)
     views = _views(views)
@@ -339,7 +348,11 @@ def base_learner(
         view: np.stack([unit(x[numbers[rest] == c]).mean(0) for c in order])
         for view, x in zip(views, features, strict=True)
     }
-    heads = {view: head.of_rows(order) for view, head in zip(views, base_heads(model, views), strict=True)}
+    if refit:
+        places = np.argsort(order)[numbers[rest]]
+        heads: Any = {v: fit_head(x, places, len(names)) for v, x in zip(views, features, strict=True)}
+    else:
+        heads = {v: head.of_rows(order) for v, head in zip(views, base_heads(model, views), strict=True)}
     labels = np.array(names)[numbers[aside]]
     return FewShotLearner(model, views=views, device=device, seed=seed).fit_base(
         images[aside], labels, head=heads, prototypes=means
@@ -356,8 +369,10 @@ def _finish(
     device: str,
     seed: int,
     views: Sequence[str] = ("plain",),
+    refit: bool = False,
 ) -> Trained:
-    learner = base_learner(model, images, numbers, names, aside, device=device, seed=seed, views=views)
+    options: dict[str, Any] = {"device": device, "seed": seed, "views": views, "refit": refit}
+    learner = base_learner(model, images, numbers, names, aside, **options)
     said = learner.predict(images[aside])
     own = {name: np.flatnonzero(numbers == c) for c, name in enumerate(names)}
     made = Model.create(
