@@ -278,7 +278,7 @@ def _seconds(train: Any, numbers: Array, rows: Array, batch: int) -> float:
     few = np.random.default_rng(0).permutation(rows)[: 2 * batch if torch.cuda.is_available() else 2 * min(batch, 16)]
     labels = np.zeros_like(numbers)
     labels[few] = np.unique(numbers[few], return_inverse=True)[1]  # every class up to the largest must occur
-    trial = train(labels, indices=few, epochs=2, batch_size=min(batch, len(few) // 2 or 1))
+    trial = train(labels, indices=few, epochs=2, batch_size=min(batch, max(2, len(few) // 2)))
     return float(min(trial.history["seconds"])) * len(rows) / len(few)
 
 
