@@ -33,8 +33,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import nn
 
 from faverage.app.names import BusyError, ModelError, check_stored, clean_name
+from faverage.app.own import described, is_own, without_model
 from faverage.app.photos import thumbnails
 from faverage.fscil import FewShotLearner, Knowledge
 from faverage.fscil.files import (
@@ -165,16 +167,21 @@ class Folder:
 
     def write_base(self, learner: FewShotLearner, pictures: Mapping[str, Array]) -> BaseFiles:
         """Write what a model is made with; ``pictures`` are its thumbnails, uint8 ``(at most 5, 64, 64, 3)``."""
-        learner.save(self.base)
+        (without_model(learner) if is_own(learner.backbone) else learner).save(self.base)
         shown = {label: pictures.get(label, _NONE) for label in learner.classes}
         tensors = {str(i): torch.from_numpy(small) for i, small in enumerate(shown.values())}
         write_tensors(self.base / "thumbnails.safetensors", "thumbnails", {}, tensors)
         known = learner.known if learner.classes else None
         return _base_files(Parts(learner, known, False, None), shown)
 
-    def read_base(self, device: str) -> BaseFiles:
-        """Read what a model was made with; ValueError, OSError or LookupError where it is broken."""
-        parts = read_parts(self.base, None, device)
+    def read_base(self, device: str, backbone: nn.Module | None = None) -> BaseFiles:
+        """Read what a model was made with; ValueError, OSError or LookupError where it is broken.
+
+        Args:
+            device: where the backbone works.
+            backbone: where it is a module of one's own, which is not in the folder.
+        """
+        parts = read_parts(self.base, backbone, device)
         labels = [] if parts.known is None else [check_stored(label) for label in parts.known.classes]
         _, tensors = read_tensors(self.base / "thumbnails.safetensors", "thumbnails")
         shown = {
@@ -429,6 +436,10 @@ def _line(value: Any) -> bool:
     return texts and _whole(value.get("pictures") or 0, 0, 10**12)
 
 
+def _described(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and isinstance(value.get("transform"), dict))
+
+
 def _named(value: Any) -> bool:
     return isinstance(value, str) and _STATE.fullmatch(value) is not None
 
@@ -440,6 +451,7 @@ _PARTS = {  # what model.json must say; what it may say beside that is kept
     "base": lambda value: value is None or (isinstance(value, list) and all(map(_counted, value))),
     "history": lambda value: value is None or (isinstance(value, list) and all(map(_line, value))),
     "base_id": _text,
+    "given": _described,
 }
 
 
@@ -481,7 +493,8 @@ def write_model(
         files.write_state("000001", State(known, counted, base.thumbnails, learner.fitted), base)
         made = entry("create", None, 0, f"made with {len(learner.classes)} classes")
         record = {"side": side, "version": 1, "classes": learner.classes, "states": ["000001"]}
-        files.write({**record, "base_id": files.base_id(), "history": [made]})
+        own = {"given": described(learner.backbone, side)} if is_own(learner.backbone) else {}
+        files.write({**record, **own, "base_id": files.base_id(), "history": [made]})
         files.sync_all()
         try:
             files.path.rename(target)
@@ -497,10 +510,10 @@ def check_absent(target: Path) -> None:
 
 
 def _check_learner(learner: FewShotLearner) -> None:
-    if getattr(learner.backbone, "model", None) is None:
+    if getattr(learner.backbone, "model", None) is None and not is_own(learner.backbone):
         raise ModelError(
-            "a model needs a learner of images with a trained backbone: give FewShotLearner a BaseModel, or a backbone "
-            "by name, and call fit_base(images, labels)"
+            "a model needs a learner of images with a trained backbone: give FewShotLearner a BaseModel, a module, or "
+            "a backbone by name, and call fit_base(images, labels)"
         )
     for label in learner.classes:
         if not isinstance(label, str) or clean_name(label) != label:

@@ -14,16 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from torch import nn
 
 from faverage.afa.explain import Explanation
 from faverage.app.folder import BaseFiles, Folder, State, entry, write_model
 from faverage.app.names import BusyError, ModelError, clean_name, pictures_of
+from faverage.app.own import as_model, check_given, is_own, module_of, own_module
 from faverage.app.photos import open_picture, png, squares, thumbnails
+from faverage.app.seen import look_at
 from faverage.app.why import Answer, answered, answers, compared, confusions
 from faverage.fscil import FewShotLearner, Knowledge
 from faverage.fscil.files import check_answers, check_array, warn_of_old_version, with_knowledge
 from faverage.fscil.fusers import ALONE
 from faverage.fscil.images import ImageBackbone
+from faverage.vision import BaseModel, Evaluate, Extractor
 from faverage.vision.engine.device import pick_device
 
 __all__ = ["Answer", "ClassInfo", "Model", "ModelError", "Taught", "clean_name", "open_picture"]
@@ -86,12 +90,14 @@ class Base:
         id: hash of its files.
         files: what they hold.
         learner: its options, and its backbone on the device; it knows nothing.
+        extractor: the backbone, ready on its device.
         widths: number of features of each view.
     """
 
     id: str
     files: BaseFiles
     learner: FewShotLearner
+    extractor: Extractor
     widths: dict[str, int]
 
     def look(self, squares: Array) -> dict[str, Array]:
@@ -131,16 +137,25 @@ class Model:
         folder: where it lives.
     """
 
-    def __init__(self, folder: str | Path, *, device: str = "auto") -> None:
-        self.folder, self._device = Path(folder), device
+    def __init__(
+        self, folder: str | Path, *, device: str = "auto", backbone: nn.Module | BaseModel | None = None
+    ) -> None:
+        self.folder, self._device, self._backbone = Path(folder), device, module_of(backbone)
         self._files = Folder(self.folder)
         self._loading = threading.Lock()
         self._now = self._read(None)
 
     @classmethod
-    def load(cls, folder: str | Path, *, device: str = "auto") -> Model:
-        """Read a model; ModelError says what is wrong with the folder."""
-        return cls(folder, device=device)
+    def load(cls, folder: str | Path, *, device: str = "auto", backbone: nn.Module | BaseModel | None = None) -> Model:
+        """Read a model; ModelError says what is wrong with the folder.
+
+        Args:
+            folder: of the model.
+            device: where it works.
+            backbone: for a model whose backbone is a module of one's own: this module, with the weights that it had
+                when the model was made. Code is never read from a folder, so it must be given every time.
+        """
+        return cls(folder, device=device, backbone=backbone)
 
     @classmethod
     def create(
@@ -157,15 +172,16 @@ class Model:
 
         Args:
             folder: must not exist yet, or be empty.
-            learner: with a backbone given by name or as a ``BaseModel``, and text for labels; it may have base classes,
-                taught ones, both, or know nothing yet.
+            learner: with a backbone given by name, as a ``BaseModel`` or as a module of one's own, and text for labels;
+                it may have base classes, taught ones, both, or know nothing yet.
             side: of the images that the backbone was trained on.
             counts: number of pictures that each class was learned from.
             thumbnails: a few pictures of each class.
             device: where the returned model works.
         """
         write_model(Path(folder), learner, side, counts or {}, thumbnails or {})
-        return cls(folder, device=device)
+        own = own_module(learner.backbone) if is_own(learner.backbone) else None
+        return cls(folder, device=device, backbone=own)
 
     @property
     def version(self) -> int:
@@ -210,6 +226,32 @@ class Model:
             raise ModelError("the model knows no class yet: teach it one first")
         small = [squares([image], now.side) for image in images]
         return answers(now.learner, self._look(now, np.concatenate(small))) if small else []
+
+    def predict_files(
+        self, files: Sequence[Path], *, progress: Callable[[str, int, int], None] = lambda *_: None
+    ) -> list[Answer | ModelError]:
+        """Say what the picture in each file shows, or what is wrong with the file.
+
+        Features are kept by what the files hold, see ``faverage.app.seen``: asking again takes moments.
+
+        Args:
+            files: of pictures of any format and size.
+            progress: hears (what is done, files done, files in all).
+        """
+        now = self._fresh()
+        if now.known is None:
+            raise ModelError("the model knows no class yet: teach it one first")
+        try:
+            seen = look_at(files, now.base.extractor, now.side, progress=progress, what="looking at the pictures")
+        except FloatingPointError as error:
+            raise ModelError(f"the network in {self.folder} is damaged: {error}") from None
+        found: list[Answer | ModelError] = [ModelError("")] * len(files)
+        for place, wrong in seen.broken:
+            found[place] = ModelError(wrong, what=files[place])
+        if len(seen.kept):
+            for place, answer in zip(seen.kept, answers(now.learner, seen.views), strict=True):
+                found[place] = answer
+        return found
 
     def teach(self, name: str, images: Iterable[Image.Image]) -> Taught:
         """Teach a new class, or add pictures to one that is known; ModelError changes nothing."""
@@ -282,7 +324,9 @@ class Model:
 
         Return the names of the classes that are new.
         """
-        theirs = (other if isinstance(other, Model) else Model(other, device="cpu"))._fresh()
+        if not isinstance(other, Model):
+            other = Model(other, device="cpu", backbone=self._backbone)
+        theirs = other._fresh()
         if theirs.known is None:
             raise ModelError("the other model knows no class yet: there is nothing to merge")
         more = theirs.known
@@ -392,7 +436,7 @@ class Model:
             try:
                 record = self._files.read()
                 if base is None or base.id != (record.get("base_id") or self._files.base_id()):
-                    base = _load_base(self._files, record, self._device)
+                    base = _load_base(self._files, record, self._device, self._backbone)
                 return self._put(record, signature, base)
             except ModelError:
                 if attempt == 9 or signature == self._files.signature():
@@ -446,18 +490,23 @@ class Model:
             self._now = self._read(now.base)
 
 
-def _load_base(files: Folder, record: dict[str, Any], device: str) -> Base:
+def _load_base(files: Folder, record: dict[str, Any], device: str, backbone: nn.Module | None) -> Base:
     """Read what a model was made with; ModelError where it is broken, or is not what the record belongs to."""
+    given = record.get("given")
+    check_given(given, backbone, files.path)
     try:
-        found = files.read_base(device)
+        found = files.read_base(device, backbone)
         learner = found.parts.learner
         _check_device(device)
-        learner.backbone.ready(batch_size=128)  # type: ignore[union-attr]
+        assert isinstance(learner.backbone, ImageBackbone)
+        if given is not None:
+            learner.backbone.model = as_model(backbone, Evaluate(**given["transform"]))
+        extractor = learner.backbone.ready(batch_size=128)
         noise = np.random.default_rng(0).integers(0, 256, (1, record["side"], record["side"], 3), dtype=np.uint8)
         seen = learner.features(noise)
         for view, x in seen.items():
             check_array(f"what the network makes of noise in the view '{view}'", x, 1, None)
-        base = Base(files.base_id(), found, learner, {view: x.shape[1] for view, x in seen.items()})
+        base = Base(files.base_id(), found, learner, extractor, {view: x.shape[1] for view, x in seen.items()})
     except ModelError:
         raise
     except (OSError, ValueError, AttributeError, LookupError, TypeError, RuntimeError, MemoryError) as error:

@@ -19,15 +19,15 @@ from torch.nn import functional as F
 from faverage.afa.network import AFA
 from faverage.app.model import Model
 from faverage.app.names import ModelError
+from faverage.app.own import as_model, is_own, own_module
 from faverage.fscil import CosineHead, FewShotLearner, LinearHead, PrototypeHead
 from faverage.fscil.fusers import ALONE
 from faverage.fscil.heads import RidgeHead, unit
 from faverage.fscil.members import Member, Members
 from faverage.fusion.afa import AFAFuser
-from faverage.fusion.fits import LinearFit
 from faverage.fusion.pools import LogPool
 from faverage.storage import replacing
-from faverage.vision import BaseModel, Evaluate, get_views
+from faverage.vision import BaseModel, Evaluate, get_views, transforms_for
 
 __all__ = ["export_learner"]
 
@@ -43,7 +43,7 @@ def export_learner(
     Args:
         model: a model, or a learner of images.
         path: the file to write.
-        side: S; needed for a learner whose evaluation scales its images.
+        side: S; needed for a learner whose evaluation scales its images, or whose backbone is a module.
         tolerance: largest difference in a probability.
 
     Returns:
@@ -61,6 +61,8 @@ def export_learner(
         raise ImportError(f"the export needs the extra 'onnx': pip install 'faverage[onnx]' ({error})") from None
     learner = model.learner if isinstance(model, Model) else model
     base = getattr(learner.backbone, "model", None)
+    if base is None and is_own(learner.backbone) and side is not None:
+        base = as_model(own_module(learner.backbone), transforms_for(side)[1])
     if base is None or not learner.classes:
         raise ModelError(
             "only a learner of images with a trained backbone of its own that knows a class can be written as ONNX"

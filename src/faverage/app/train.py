@@ -1,4 +1,4 @@
-"""The base classes of a model: from a folder of photos, or from a finished run."""
+"""A model from a folder of photos, from nothing, or from a finished run."""
 
 from __future__ import annotations
 
@@ -7,38 +7,50 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from faverage.app.folder import check_absent
 from faverage.app.model import Model
-from faverage.app.names import ModelError, clean_name
+from faverage.app.names import ModelError, clean_name, pictures_of
+from faverage.app.own import SIDE, ready_backbone
+from faverage.app.photos import open_picture
+from faverage.app.seen import look_at
 from faverage.data.benchmark import shown
 from faverage.data.sources import Item, class_folders, class_items
 from faverage.data.store import open_store
 from faverage.fscil import FewShotLearner
-from faverage.fscil.heads import base_heads, unit
+from faverage.fscil.heads import base_heads, fit_head, unit
+from faverage.fscil.images import ImageBackbone
+from faverage.report.page import duration
 from faverage.vision import (
+    Augment,
     BaseModel,
+    Evaluate,
     Team,
     backbone_names,
     extract_features,
     get_backbone,
+    get_views,
     hold_out,
     load_weights,
+    pretrained_names,
     train_base,
 )
 from faverage.vision import transforms_for as usual_transforms
 
-__all__ = ["Trained", "base_learner", "train_from_run", "train_model"]
+__all__ = ["Trained", "base_learner", "empty_model", "how_to_train", "train_from_run", "train_model"]
 
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]
+How = Literal["ready", "fine-tune", "from-scratch"]
 
-SIDES = {"resnet18_small": 84, "resnet18_large": 256}  # side of the stored squares
+# side of the stored squares
+SIDES = {"resnet18_small": 84, "resnet18_large": 256} | {f"efficientnet_lite{i}": 256 for i in range(3)}
 TINY = 32
 LAYOUT = "expected one sub-folder a class, such as IMAGES/cat/1.jpg and IMAGES/dog/2.png"
 
@@ -62,75 +74,227 @@ def train_model(
     folder: Path,
     out: Path,
     *,
-    epochs: int | None = None,
+    from_scratch: bool = False,
+    fine_tune: bool = False,
     backbone: str | None = None,
+    views: Sequence[str] = ("plain",),
+    epochs: int | None = None,
     weights: Path | None = None,
     device: str = "auto",
     seed: int = 0,
     progress: Progress = lambda *_: None,
 ) -> Trained:
-    """Train on a folder with one sub-folder a class, and write the model to ``out``.
+    """Learn the classes of a folder with one sub-folder a class, and write the model to ``out``.
 
-    A training that was stopped goes on where it was.
+    By default a network with ready weights looks at the photos, and only heads are fitted: seconds. Training a network
+    takes minutes to days and says beforehand how long; one that was stopped goes on where it was.
 
     Args:
         folder: of the photos, of any size; of ``train`` and ``test`` in it, the first is used.
         out: the folder of the model; it must not exist yet.
-        epochs: passes over the photos; by default 50, or 20 for ``tiny``.
-        backbone: a name; by default ``resnet18_small``, and ``tiny`` where no photo is larger than 32 pixels.
-        weights: a checkpoint for the backbone to start from.
-        device: where to train.
+        from_scratch: train a network from nothing: ``resnet18_small``, and ``tiny`` where no photo is larger than 32
+            pixels, or ``backbone``. ``epochs``, ``weights`` or a backbone without ready weights ask for this, too.
+        fine_tune: train a network that has ready weights a little further.
+        backbone: a name; of networks with ready weights several, with commas between; or ``package.module:build``, see
+            ``faverage.app.own``. By default ``efficientnet_lite0``.
+        views: ways to look at each photo, see ``faverage.vision.View``.
+        epochs: passes over the photos in training; by default 50, 20 for ``tiny``, and 5 to fine-tune.
+        weights: a checkpoint for the network to start from.
+        device: where to train and to look.
         seed: of everything that is drawn.
         progress: hears what is being done.
     """
     check_absent(out)
-    if backbone is not None and backbone not in backbone_names():
-        raise ModelError(f"unknown backbone '{backbone}': choose from {', '.join(backbone_names())}")
+    how = how_to_train(from_scratch, fine_tune, backbone, epochs, weights)
     names, items = _classes(folder)
-    progress("looking at the photos", 0, 0)
+    if how == "ready":
+        model = ready_backbone(backbone)
+        return _look_and_learn(model, names, items, out, tuple(views), device, seed, progress)
+    plan = _plan(how, backbone, weights, items, progress)
+    images, kept, skipped = open_store("photos", items, plan.side)
+    _warn_of_broken([f"{shown(image)} ({reason})" for image, reason in skipped], len(items))
+    numbers = np.array([items[i].label for i in kept])
+    _check_counts(numbers, names)
+    aside = np.isin(np.arange(len(numbers)), hold_out(numbers, small="drawn", seed=seed))
+    batch = int(min(64 if how == "fine-tune" else 128, max(8, (~aside).sum() // 16)))
+    checkpoint = out.parent / f".{out.name}.training.safetensors"
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    train = partial(
+        train_base,
+        images,
+        backbone=plan.network,
+        batch_size=batch,
+        lr=_rate(how, plan.name, batch),
+        augment=plan.augment,
+        transform=plan.transform,
+        device=device,
+        seed=seed,
+    )
+    rows, passes = np.flatnonzero(~aside), epochs or plan.epochs
+    what = f"training on {pictures_of(len(rows))}, {passes} time{'' if passes == 1 else 's'}"
+    if checkpoint.exists():
+        progress(f"{what}: where it was stopped", 0, 0)
+    else:
+        progress(f"{what}: measuring how long it takes", 0, 0)
+        progress(f"{what}: about {duration(_seconds(train, numbers, rows, batch) * passes)}", 0, 0)
+    train = partial(train, numbers, indices=rows, epochs=passes, checkpoint=checkpoint, progress=True)
+    from faverage.experiment.resume import trained
+
+    model = trained(train, checkpoint, Team())
+    progress("learning the classes", 0, 0)
+    # in a few epochs, a head that began with nothing lags behind what a ready network sees
+    made = _finish(model, out, images, numbers, names, aside, device, seed, views, refit=how == "fine-tune")
+    checkpoint.unlink(missing_ok=True)
+    return made
+
+
+def _rate(how: How, name: str, batch: int) -> float:
+    """Return the learning rate at the start."""
+    if how == "fine-tune":
+        return 0.01 * (batch / 32) ** 0.5
+    return 0.1 * batch / 128 if name != "tiny" and batch > 32 else 0.025
+
+
+def how_to_train(
+    from_scratch: bool, fine_tune: bool, backbone: str | None, epochs: int | None, weights: Path | None
+) -> How:
+    """Return what the options of ``train_model`` ask for; ModelError where they contradict each other."""
+    if from_scratch and fine_tune:
+        raise ModelError("--from-scratch trains a network from nothing, --fine-tune a ready one: give one of them")
+    names = [] if backbone is None or ":" in backbone else [name.strip() for name in backbone.split(",")]
+    for name in names:
+        if name not in backbone_names():
+            known = ", ".join(backbone_names())
+            raise ModelError(f"unknown backbone '{name}': choose from {known}, or name package.module:build")
+    ready = all(name in pretrained_names() for name in names)
+    if (from_scratch or fine_tune) and (len(names) > 1 or (backbone or "").count(":")):
+        raise ModelError(f"the backbone '{backbone}' is used as it is: only one network with a name can be trained")
+    if fine_tune and not ready:
+        raise ModelError(
+            f"there are no ready weights for '{backbone}': fine-tune one of {', '.join(pretrained_names())}"
+        )
+    if fine_tune and weights is not None:
+        raise ModelError("--fine-tune starts from the ready weights: leave out --weights")
+    if from_scratch or fine_tune:
+        return "from-scratch" if from_scratch else "fine-tune"
+    if not ready and len(names) > 1:
+        raise ModelError(
+            f"of several backbones, each must have ready weights: choose from {', '.join(pretrained_names())}"
+        )
+    if backbone is not None and ready and (epochs is not None or weights is not None):
+        option = "--weights" if epochs is None else "--epochs"
+        raise ModelError(f"{option} is for training, and '{backbone}' is ready: add --fine-tune or --from-scratch")
+    return "ready" if ready and epochs is None and weights is None else "from-scratch"
+
+
+def empty_model(
+    folder: Path, *, backbone: str | None = None, views: Sequence[str] = ("plain",), device: str = "auto"
+) -> Model:
+    """Return a new model that knows nothing yet and sees with a ready backbone, see ``ready_backbone``."""
+    check_absent(folder)
+    model = ready_backbone(backbone)
+    learner = FewShotLearner(model, views=_views(views), device=device)
+    return Model.create(folder, learner, side=_side(model), device=device)
+
+
+def _look_and_learn(
+    model: BaseModel,
+    names: list[str],
+    items: list[Item],
+    out: Path,
+    views: tuple[str, ...],
+    device: str,
+    seed: int,
+    progress: Progress,
+) -> Trained:
+    """Fit heads on what a frozen network makes of the photos."""
+    learner = FewShotLearner(model, views=_views(views), device=device, seed=seed)
+    eyes, side = learner.backbone, _side(model)
+    assert isinstance(eyes, ImageBackbone)
+    files = [item.file for item in items]
+    seen = look_at(files, eyes.ready(batch_size=32), side, progress=progress)
+    _warn_of_broken([f"{shown(items[i].name)} ({reason})" for i, reason in seen.broken], len(items))
+    numbers = np.array([items[i].label for i in seen.kept], dtype=np.int64)
+    _check_counts(numbers, names)
+    progress("learning the classes", 0, 0)
+    learner.backbone = None  # what is given are features
+    learner.fit_base(seen.views, np.array(names)[numbers])
+    known = learner.known
+    said = learner.predict(known.views)  # of what was held out from the heads
+    learner.backbone = eyes
+    own = {name: seen.kept[numbers == c] for c, name in enumerate(names)}
+    made = Model.create(
+        out,
+        learner,
+        side=side,
+        counts={name: len(rows) for name, rows in own.items()},
+        thumbnails={name: [open_picture(files[i].read_bytes()) for i in rows[:5]] for name, rows in own.items()},
+        device=device,
+    )
+    return Trained(made, float((said == np.array(known.classes)[known.labels]).mean()), len(known.labels))
+
+
+def _views(views: Sequence[str]) -> tuple[str, ...]:
+    try:
+        return tuple(view.name for view in get_views(views))
+    except ValueError as error:
+        raise ModelError(f"--views: {error}") from None
+
+
+def _side(model: BaseModel) -> int:
+    """Return the side of the squares that a network is to be given."""
+    return model.transform.resize or (SIDE if model.transform.size == SIDE * 7 // 8 else model.transform.size)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a network is trained: from what, on squares of which side, with which transforms and epochs."""
+
+    name: str
+    network: Any
+    side: int
+    augment: Augment
+    transform: Evaluate
+    epochs: int
+
+
+def _plan(how: How, backbone: str | None, weights: Path | None, items: list[Item], progress: Progress) -> _Plan:
+    if how == "fine-tune":
+        model = ready_backbone(backbone)
+        sees = model.transform
+        augment = Augment(sees.size, mean=sees.statistics()["mean"], std=sees.statistics()["std"])
+        return _Plan(str(backbone), model.backbone, _side(model), augment, sees, 5)
+    progress("looking at the size of the photos", 0, 0)
     largest = _largest(items)
     name = backbone or ("tiny" if largest <= TINY else "resnet18_small")
     side = SIDES.get(name) or max(8, min(largest, TINY))
     network: Any = name if weights is None else load_weights(get_backbone(name), weights)
-    images, kept, skipped = open_store("photos", items, side)
-    if skipped:
-        first = "; ".join(f"{shown(image)} ({reason})" for image, reason in skipped[:3])
-        warnings.warn(f"left out {len(skipped):,} of {len(items):,} files: {first}", stacklevel=2)
-    numbers = np.array([items[i].label for i in kept])
+    augment, transform = usual_transforms(side, crop=64 if side == 84 else None)
+    return _Plan(name, network, side, augment, transform, 20 if name == "tiny" else 50)
+
+
+def _seconds(train: Any, numbers: Array, rows: Array, batch: int) -> float:
+    """Return how long one pass over ``rows`` takes, by the faster of two passes over a few of them."""
+    few = np.random.default_rng(0).permutation(rows)[: 2 * batch if torch.cuda.is_available() else 2 * min(batch, 16)]
+    labels = np.zeros_like(numbers)
+    labels[few] = np.unique(numbers[few], return_inverse=True)[1]  # every class up to the largest must occur
+    trial = train(labels, indices=few, epochs=2, batch_size=min(batch, max(2, len(few) // 2)))
+    return float(min(trial.history["seconds"])) * len(rows) / len(few)
+
+
+def _warn_of_broken(broken: list[str], total: int) -> None:
+    if broken:
+        warnings.warn(f"left out {len(broken):,} of {total:,} files: {'; '.join(broken[:3])}", stacklevel=3)
+
+
+def _check_counts(numbers: Array, names: list[str]) -> None:
+    """Raise ModelError where a class, of the numbers ``(n,)``, has too few photos to hold one out."""
     for c, count in enumerate(np.bincount(numbers, minlength=len(names))):
         if count < 2:
             what = f"{count} photo{'' if count == 1 else 's'} that can be read"
             raise ModelError(
                 f"the class '{names[c]}' has {what}: at least 2 are needed; add some, or remove the folder"
             )
-    aside = np.isin(np.arange(len(numbers)), hold_out(numbers, small="drawn", seed=seed))
-    batch = int(min(128, max(8, (~aside).sum() // 16)))
-    augment, transform = usual_transforms(side, crop=64 if side == 84 else None)
-    progress("training", 0, 0)
-    checkpoint = out.parent / f".{out.name}.training.safetensors"
-    checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    train = partial(
-        train_base,
-        *(images, numbers),
-        backbone=network,
-        indices=np.flatnonzero(~aside),
-        epochs=epochs or (20 if name == "tiny" else 50),
-        batch_size=batch,
-        lr=0.1 * batch / 128 if name != "tiny" and batch > 32 else 0.025,
-        augment=augment,
-        transform=transform,
-        device=device,
-        seed=seed,
-        checkpoint=checkpoint,
-        progress=True,
-    )
-    from faverage.experiment.resume import trained
-
-    model = trained(train, checkpoint, Team())
-    progress("learning the classes", 0, 0)
-    made = _finish(model, out, images, numbers, names, aside, device, seed)
-    checkpoint.unlink(missing_ok=True)
-    return made
 
 
 def train_from_run(run: Path, out: Path, *, device: str = "auto", progress: Progress = lambda *_: None) -> Trained:
@@ -151,7 +315,16 @@ def train_from_run(run: Path, out: Path, *, device: str = "auto", progress: Prog
 
 
 def base_learner(
-    model: BaseModel, images: Array, numbers: Array, names: Sequence[str], aside: Array, *, device: str, seed: int
+    model: BaseModel,
+    images: Array,
+    numbers: Array,
+    names: Sequence[str],
+    aside: Array,
+    *,
+    device: str,
+    seed: int,
+    views: Sequence[str] = ("plain",),
+    refit: bool = False,
 ) -> FewShotLearner:
     """Return a learner of base classes whose backbone and head are trained.
 
@@ -163,22 +336,43 @@ def base_learner(
         aside: mask of the images that were held out; they become the memory.
         device: where to look at the images.
         seed: of the learner.
+        views: ways to look at each image.
+        refit: fit heads to the features, instead of those of the model.
     """
     rest = np.flatnonzero(~aside)
-    features = extract_features(model.backbone, images, rest, transform=model.transform, device=device, progress=True)
-    means = np.stack([unit(features[numbers[rest] == c]).mean(0) for c in range(len(names))])
+    views = _views(views)
+    options: dict[str, Any] = {"transform": model.transform, "views": views, "device": device, "progress": True}
+    features = np.split(extract_features(model.backbone, images, rest, **options), len(views), axis=1)
     order = np.argsort(np.array(names))  # a learner has its base classes in this order
-    head = base_heads(model, ["plain"])[0].of_rows(order)
+    means = {
+        view: np.stack([unit(x[numbers[rest] == c]).mean(0) for c in order])
+        for view, x in zip(views, features, strict=True)
+    }
+    if refit:
+        places = np.argsort(order)[numbers[rest]]
+        heads: Any = {v: fit_head(x, places, len(names)) for v, x in zip(views, features, strict=True)}
+    else:
+        heads = {v: head.of_rows(order) for v, head in zip(views, base_heads(model, views), strict=True)}
     labels = np.array(names)[numbers[aside]]
-    return FewShotLearner(model, device=device, seed=seed).fit_base(
-        images[aside], labels, head=head, prototypes=means[order]
+    return FewShotLearner(model, views=views, device=device, seed=seed).fit_base(
+        images[aside], labels, head=heads, prototypes=means
     )
 
 
 def _finish(
-    model: BaseModel, out: Path, images: Array, numbers: Array, names: list[str], aside: Array, device: str, seed: int
+    model: BaseModel,
+    out: Path,
+    images: Array,
+    numbers: Array,
+    names: list[str],
+    aside: Array,
+    device: str,
+    seed: int,
+    views: Sequence[str] = ("plain",),
+    refit: bool = False,
 ) -> Trained:
-    learner = base_learner(model, images, numbers, names, aside, device=device, seed=seed)
+    options: dict[str, Any] = {"device": device, "seed": seed, "views": views, "refit": refit}
+    learner = base_learner(model, images, numbers, names, aside, **options)
     said = learner.predict(images[aside])
     own = {name: np.flatnonzero(numbers == c) for c, name in enumerate(names)}
     made = Model.create(

@@ -67,7 +67,7 @@ def save_learner(learner: FewShotLearner, folder: Path) -> Path:
         raise ValueError("class labels and training options must be text or numbers to be saved") from None
     eyes = learner.backbone
     model = eyes.model if isinstance(eyes, ImageBackbone) else None
-    if not learner.classes and model is None:
+    if not learner.classes and model is None and getattr(eyes, "module", None) is None:
         raise ValueError("save needs a learner that knows a class: call learn_session(X, y), or fit_base(X, y) first")
     about, arrays = pack(learner.known if learner.classes else None)
     config = {

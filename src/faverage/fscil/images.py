@@ -80,8 +80,8 @@ class ImageBackbone:
             return False
         return mine is theirs or fingerprint_weights(mine) == fingerprint_weights(theirs)
 
-    def ready(self, *, batch_size: int) -> None:
-        """Move a trained backbone to its device, once for all the images to come."""
+    def ready(self, *, batch_size: int) -> Extractor:
+        """Move a trained backbone to its device, once for all the images to come; return what looks at them."""
         from faverage.vision import Extractor
 
         if self.model is None:
@@ -89,6 +89,7 @@ class ImageBackbone:
         model = self.model
         options: dict[str, Any] = {"views": self.views, "batch_size": batch_size, "device": self.device}
         self._extractor = Extractor(model.backbone, model.transform, **options)
+        return self._extractor
 
     def __call__(self, images: Any) -> dict[str, Array]:
         """Return the features ``(n, d)`` of images under the evaluation transform, by view."""

@@ -12,6 +12,7 @@ from faverage.vision.feature_store import open_features, store_features
 from faverage.vision.model import BaseModel, Head
 from faverage.vision.objectives import rotation_heads, turn_heads
 from faverage.vision.shards import Shards
+from faverage.vision.together import Together, together
 from faverage.vision.training import hold_out, train_base
 from faverage.vision.transforms import IMAGENET_MEAN, IMAGENET_STD, Augment, Evaluate, transforms_for
 from faverage.vision.views import View, get_views
@@ -32,6 +33,7 @@ __all__ = [
     "Shards",
     "Team",
     "TinyNet",
+    "Together",
     "Trainable",
     "Training",
     "View",
@@ -50,6 +52,7 @@ __all__ = [
     "register_backbone",
     "rotation_heads",
     "store_features",
+    "together",
     "train_base",
     "train_network",
     "transforms_for",

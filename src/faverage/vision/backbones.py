@@ -163,11 +163,15 @@ def backbone_names() -> list[str]:
 
 
 def get_backbone(name: str, **options: Any) -> nn.Module:
-    """Build a backbone by name, with fresh weights from torch's random generator.
+    """Build a backbone by name, with fresh weights from torch's random generator; ``a+b`` has both side by side.
 
     >>> get_backbone("tiny", dimension=64).config()
     {'name': 'tiny', 'dimension': 64}
     """
+    if isinstance(name, str) and "+" in name and name not in BACKBONES:
+        from faverage.vision.together import Together
+
+        return Together(name.split("+"), **options)
     build = BACKBONES.get(name)
     try:
         return build(**options)
