@@ -20,8 +20,8 @@ from starlette.exceptions import HTTPException
 from faverage import __version__
 from faverage.app.model import Model
 from faverage.app.names import BusyError, ModelError, clean_name
-from faverage.app.photos import MOST_THUMBNAILS
 from faverage.app.server import schemas
+from faverage.app.server.examples import add_examples
 from faverage.app.server.guard import HEADERS, Guard, Refused
 from faverage.app.server.limits import LOOPBACK, Limits, Meter, who
 from faverage.app.server.schemas import class_id, classes_answer, prediction_answer
@@ -32,7 +32,7 @@ from faverage.report.page import STYLE, page, text
 __all__ = ["create_app"]
 
 STATIC = Path(__file__).parent.parent / "static"
-_PICTURES = {"type": "array", "items": {"type": "string", "format": "binary"}, "description": "1 to 20 pictures."}
+_PICTURES = {"type": "array", "items": {"type": "string", "format": "binary"}, "description": "1 to 100 pictures."}
 _PREDICT = {
     "required": True,
     "content": {
@@ -99,6 +99,7 @@ def create_app(
     _say_errors_in_words(app)
     _add_reading(app, model, workers, meter)
     _add_changes(app, model, workers, limits)
+    add_examples(app, model, workers, _errors, _changed, _cleaned)
     _add_page(app)
 
     @app.post(
@@ -114,7 +115,7 @@ def create_app(
             float | None, Query(gt=0, lt=1, description="Rate of wrong 'none of these', as 0.05.")
         ] = None,
     ) -> Response:
-        """Send a form with up to 20 pictures in fields called `images`, or one picture as the body.
+        """Send a form with up to 100 pictures in fields called `images`, or one picture as the body.
 
         With `?unknown=0.05`, the answer says whether a picture is none of the classes; it says so of at most that
         share of the pictures of known classes.
@@ -204,7 +205,7 @@ def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -
         name = _cleaned(given)
         client = _client(request)
         with workers.room(client, len(uploads)):
-            images = await workers.open(client, uploads, shown=MOST_THUMBNAILS)
+            images = await workers.open(client, uploads, shown=len(uploads))
             taught = await _changed(workers, model.teach, name, images)
         confused = [schemas.Confusion(true=a, answered=b, times=n) for a, b, n in taught.confused]
         version = await workers.read(getattr, model, "version")
@@ -239,6 +240,8 @@ def _add_page(app: FastAPI) -> None:
     static("/", "index.html", "text/html")
     static("/page.css", "page.css", "text/css")
     static("/page.js", "page.js", "text/javascript")
+    for module in sorted((STATIC / "js").glob("*.js")):
+        static(f"/js/{module.name}", f"js/{module.name}", "text/javascript")
     static("/icon.svg", "icon.svg", "image/svg+xml")
     static("/favicon.ico", "icon.svg", "image/svg+xml")
 

@@ -29,6 +29,8 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 COOKIE = "faverage"
 OPEN = frozenset({"/", "/page.css", "/page.js", "/icon.svg", "/favicon.ico", "/api/health"})
 """What is answered without the token: the page, which holds nothing of the model, and the sign of life."""
+MODULES = "/js/"
+"""Likewise: what the addresses of the page's modules begin with."""
 PICTURES = frozenset({"/api/predict", "/api/teach"})
 """What takes more than a note."""
 
@@ -171,8 +173,9 @@ class Guard:
     def _too_large(self, scope: MutableMapping[str, Any]) -> str:
         if scope["path"] not in PICTURES:
             return f"The request is too large: at most {self._limits.note_bytes:,} bytes here."
-        each = self._limits.picture_bytes / 2**20
-        return f"The request is too large: at most {self._limits.pictures} pictures of {each:g} MB each."
+        each, all_of_them = self._limits.picture_bytes / 2**20, self._limits.request_bytes / 2**20
+        most = f"at most {self._limits.pictures} pictures of {each:g} MB each, and {all_of_them:g} MB together"
+        return f"The request is too large: {most}."
 
     def _check_token(self, scope: MutableMapping[str, Any], headers: dict[str, str]) -> None:
         if self._token is None:
@@ -180,7 +183,7 @@ class Guard:
         given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token")
         if scope["path"] == "/" and given and _same(given[0], self._token):
             raise _SignedIn
-        if scope["path"] in OPEN:
+        if scope["path"] in OPEN or scope["path"].startswith(MODULES):
             return
         kind, _, shown = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and _same(shown.strip(), self._token):
