@@ -203,6 +203,10 @@ class Model:
         """Return all changes, oldest first: when, what, class, pictures, and the same in words."""
         return copy.deepcopy(self._fresh().record.get("history") or [])
 
+    def record(self) -> dict[str, Any]:
+        """Return what model.json says."""
+        return copy.deepcopy(self._fresh().record)
+
     def explain(self) -> Explanation:
         """Return which member is trusted for which class, and with which mean."""
         learner = self._fresh().learner

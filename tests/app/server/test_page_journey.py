@@ -4,6 +4,7 @@ import csv
 import io
 import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +236,45 @@ def test_many_pictures_make_a_table_and_a_csv_and_broken_ones_do_not_stop_it(pag
     files = [striped(tmp_path, 100 + k) for k in range(101)]
     page.set_input_files("#try input[type=file]", files)
     expect(page.locator("#try .error")).to_contain_text("At most 100 pictures")
+
+
+def downloaded(page, button: str, to: Path) -> Path:
+    with page.expect_download() as waited:
+        page.click(f"[data-get='{button}']")
+    path = to / waited.value.suggested_filename
+    waited.value.save_as(path)
+    return path
+
+
+def test_pictures_and_models_go_out_and_come_back(page, served, tmp_path) -> None:
+    teach_files(page, "stripes", [striped(tmp_path, k) for k in range(4)])
+    teach_files(page, "dots", [dotted(tmp_path, k) for k in range(3)])
+    pictures = downloaded(page, "/api/pictures.zip", tmp_path)
+    model = downloaded(page, "/api/model.zip", tmp_path)
+    assert len(zipfile.ZipFile(pictures).namelist()) == 7
+    for name in ("stripes", "dots"):
+        page.click(f"[aria-label='Forget {name}']")
+        page.click("#ask-yes")
+        expect(page.locator(f".card[data-name={name}]")).to_have_count(0)
+    page.set_input_files("[data-put='/api/pictures.zip']", pictures)
+    expect(page.locator("#notice")).to_contain_text("It learned 7 pictures of “stripes”, “dots”.")
+    expect(page.locator(".card")).to_have_count(2)
+    page.click("[aria-label='Forget dots']")
+    page.click("#ask-yes")
+    expect(page.locator(".card")).to_have_count(1)
+    page.set_input_files("[data-put='/api/merge']", model)
+    expect(page.locator("#notice")).to_contain_text("it now also knows “dots”")
+    expect(page.locator(".card")).to_have_count(2)
+    version = served.model.version
+    bad = tmp_path / "paths.zip"
+    with zipfile.ZipFile(bad, "w") as packed:
+        packed.writestr("../cat/1.png", b"x")
+    page.set_input_files("[data-put='/api/pictures.zip']", bad)
+    expect(page.locator("#notice")).to_contain_text("only plain folders and files are allowed")
+    shoot(page, "refused")
+    page.click("#try-file")
+    expect(page.locator("#notice")).to_be_hidden()
+    assert served.model.version == version
 
 
 @pytest.mark.parametrize("width", [1280, 390])

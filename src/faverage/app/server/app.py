@@ -22,6 +22,7 @@ from faverage.app.model import Model
 from faverage.app.names import BusyError, ModelError, clean_name
 from faverage.app.server import schemas
 from faverage.app.server.examples import add_examples
+from faverage.app.server.files import add_files
 from faverage.app.server.guard import HEADERS, Guard, Refused
 from faverage.app.server.limits import LOOPBACK, Limits, Meter, who
 from faverage.app.server.schemas import class_id, classes_answer, prediction_answer
@@ -100,6 +101,7 @@ def create_app(
     _add_reading(app, model, workers, meter)
     _add_changes(app, model, workers, limits)
     add_examples(app, model, workers, _errors, _changed, _cleaned)
+    add_files(app, model, workers, limits, _errors, _changed, _client)
     _add_page(app)
 
     @app.post(
@@ -349,6 +351,8 @@ def _curl(path: str, method: str, operation: Json) -> str:
     if "multipart/form-data" in kinds:
         named = "name" in kinds["multipart/form-data"]["schema"]["properties"]
         return f"curl {address}" + (" -F name=star" if named else "") + " -F images=@one.png -F images=@two.jpg"
+    if "application/zip" in kinds:
+        return f"curl {address} -H 'Content-Type: application/zip' --data-binary @one.zip"
     if kinds:
         return f"curl {address} -H 'Content-Type: application/json' -d '{{\"name\": \"star\"}}'"
     return f"curl -X POST {address}"

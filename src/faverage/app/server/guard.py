@@ -32,6 +32,7 @@ OPEN = frozenset({"/", "/page.css", "/page.js", "/icon.svg", "/favicon.ico", "/a
 MODULES = "/js/"
 """Likewise: what the addresses of the page's modules begin with."""
 PICTURES = frozenset({"/api/predict", "/api/teach"})
+ZIPS = frozenset({"/api/pictures.zip", "/api/merge"})
 """What takes more than a note."""
 
 HEADERS = {
@@ -168,9 +169,11 @@ class Guard:
         return headers
 
     def _most(self, scope: MutableMapping[str, Any]) -> int:
-        return self._limits.request_bytes if scope["path"] in PICTURES else self._limits.note_bytes
+        return self._limits.request_bytes if scope["path"] in PICTURES | ZIPS else self._limits.note_bytes
 
     def _too_large(self, scope: MutableMapping[str, Any]) -> str:
+        if scope["path"] in ZIPS:
+            return f"The file is too large: at most {self._limits.request_bytes / 2**20:g} MB."
         if scope["path"] not in PICTURES:
             return f"The request is too large: at most {self._limits.note_bytes:,} bytes here."
         each, all_of_them = self._limits.picture_bytes / 2**20, self._limits.request_bytes / 2**20

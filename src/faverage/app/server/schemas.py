@@ -160,9 +160,7 @@ class Predictions(BaseModel):
                     {"head": "prototypes", "best": "star", "probability": 0.97, "push": 3.1},
                 ],
                 "familiarity": 0.61,
-                "nearest": [
-                    {"name": "star", "similarity": 0.92, "picture": "/api/pictures/0a1b2c3d4e5f60718293a4b5"}
-                ],
+                "nearest": [{"name": "star", "similarity": 0.92, "picture": "/api/pictures/0a1b2c3d4e5f60718293a4b5"}],
                 "unknown": False,
             }
         ]

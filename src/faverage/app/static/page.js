@@ -7,6 +7,7 @@ import { trying } from "./js/try.js";
 import "./js/teach.js";
 import "./js/classes.js";
 import "./js/matrix.js";
+import "./js/files.js";
 import "./js/explain.js";
 
 document.addEventListener("paste", (event) => {

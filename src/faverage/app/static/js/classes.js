@@ -7,7 +7,7 @@ import { colourOf, onChange, state } from "./state.js";
 import { prepareLesson } from "./teach.js";
 
 function act(words, name, work) {
-  const button = make("button", { type: "button", class: "link", textContent: words, ariaLabel: `${words} ${words === "Add pictures" ? "of " : ""}${name}` });
+  const button = make("button", { type: "button", class: "link", textContent: words, ariaLabel: `${words}${words === "Add" ? " pictures of" : ""} ${name}` });
   button.addEventListener("click", work);
   return button;
 }
@@ -28,7 +28,7 @@ function card(known, fresh) {
   const what = make("div", { class: "what" }, make("span", { class: "dot" }), make("strong", { textContent: name }),
     make("span", { class: "n", textContent: plural(count, "picture") }));
   const pictures = make("div", { class: "pics" }, ...thumbnails.map((src) => make("img", { src, alt: "" })));
-  const acts = make("div", { class: "acts" }, act("Add pictures", name, () => prepareLesson(name)), act("Rename", name, () => rename(name)), act("Forget", name, () => forget(name)));
+  const acts = make("div", { class: "acts" }, act("Add", name, () => prepareLesson(name)), act("Rename", name, () => rename(name)), act("Forget", name, () => forget(name)));
   const item = make("li", { class: `card${session > 0 ? " taught" : ""}${name === fresh ? " new" : ""}`, colour: colourOf(name) }, pictures, what, acts);
   item.dataset.name = name;
   return item;
@@ -40,7 +40,7 @@ onChange((fresh) => {
   $("#summary").textContent = `${state.model} ${number}.`;
   const order = [...taught.slice().reverse(), ...classes.filter((known) => known.session === 0)];
   $("#cards").replaceChildren(...order.map((known) => card(known, fresh)));
-  $("#known").hidden = !classes.length;
+  $("#known").hidden = $("#explain").hidden = !classes.length;
   $("#undo").disabled = !state.last;
 });
 

@@ -19,6 +19,8 @@ export async function question(title, words, yes, field = null) {
   return field ? field.input.value.trim() : true;
 }
 
+$("#ask button[value=no]").addEventListener("click", () => $("#ask").close("no")); // not by Enter in the field
+
 export async function change(work, said) {
   $("#notice").hidden = true;
   try {

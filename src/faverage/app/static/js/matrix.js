@@ -22,7 +22,7 @@ async function load() {
   }
   $("#next").hidden = !found.next;
   if (found.next) {
-    const add = make("button", { type: "button", class: "plain", textContent: "Add pictures", ariaLabel: `Add pictures of ${found.next.name}` });
+    const add = make("button", { type: "button", class: "plain", textContent: "Add pictures" });
     add.addEventListener("click", () => prepareLesson(found.next.name));
     $("#next").replaceChildren(make("span", { textContent: found.next.words }), add);
   }
