@@ -25,7 +25,7 @@ from faverage.app.server.examples import add_examples
 from faverage.app.server.files import add_files
 from faverage.app.server.guard import HEADERS, Guard, Refused
 from faverage.app.server.limits import LOOPBACK, Limits, Meter, who
-from faverage.app.server.schemas import class_id, classes_answer, prediction_answer
+from faverage.app.server.schemas import class_id, classes_answer, learned_answer, prediction_answer
 from faverage.app.server.uploads import read_form, read_predict
 from faverage.app.server.workers import Workers
 from faverage.report.page import STYLE, page, text
@@ -33,7 +33,7 @@ from faverage.report.page import STYLE, page, text
 __all__ = ["create_app"]
 
 STATIC = Path(__file__).parent.parent / "static"
-_PICTURES = {"type": "array", "items": {"type": "string", "format": "binary"}, "description": "1 to 100 pictures."}
+_PICTURES = {"type": "array", "items": {"type": "string", "format": "binary"}, "description": "1 to 20 pictures."}
 _PREDICT = {
     "required": True,
     "content": {
@@ -117,7 +117,7 @@ def create_app(
             float | None, Query(gt=0, lt=1, description="Rate of wrong 'none of these', as 0.05.")
         ] = None,
     ) -> Response:
-        """Send a form with up to 100 pictures in fields called `images`, or one picture as the body.
+        """Send a form with up to 20 pictures in fields called `images`, or one picture as the body.
 
         With `?unknown=0.05`, the answer says whether a picture is none of the classes; it says so of at most that
         share of the pictures of known classes.
@@ -209,12 +209,7 @@ def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -
         with workers.room(client, len(uploads)):
             images = await workers.open(client, uploads, shown=len(uploads))
             taught = await _changed(workers, model.teach, name, images)
-        confused = [schemas.Confusion(true=a, answered=b, times=n) for a, b, n in taught.confused]
-        version = await workers.read(getattr, model, "version")
-        check = {"before": taught.before, "after": taught.after, "worse": taught.worse, "kept": taught.kept}
-        return schemas.Learned(
-            name=taught.name, count=taught.count, right=taught.right, confused=confused, version=version, **check
-        )
+        return learned_answer(taught, await workers.read(getattr, model, "version"))
 
     @app.post("/api/forget", responses=_errors(404, 409, 413, 422), summary="Forget a class")
     async def forget(wanted: schemas.Name) -> schemas.Forgotten:

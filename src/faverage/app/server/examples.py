@@ -12,6 +12,7 @@ from faverage.app.server.guard import Refused
 from faverage.app.server.workers import Workers
 
 if TYPE_CHECKING:
+    from faverage.app.examples import Examples as ExamplesOfModel
     from faverage.app.model import Model
 
 __all__ = ["add_examples"]
@@ -97,6 +98,7 @@ def add_examples(app: FastAPI, model: Model, workers: Workers, errors: Any, chan
         changed: runs a change of the model, and says in words why it is refused.
         cleaned: returns a clean name, or refuses it.
     """
+    last: list[ExamplesOfModel] = []  # to work them out takes a while, and every page asks
 
     async def done() -> Changed:
         version, history = await workers.read(lambda: (model.version, model.history()))
@@ -105,7 +107,10 @@ def add_examples(app: FastAPI, model: Model, workers: Workers, errors: Any, chan
     @app.get("/api/matrix", responses=errors(), summary="What is confused with what")
     async def matrix() -> Matrix:
         """Every kept example with what the model takes it for, and the class to photograph next."""
-        found = await workers.read(model.examples)
+        known = await workers.read(getattr, model, "version")
+        if not last or last[0].version != known:
+            last[:] = [await workers.read(model.examples)]
+        found = last[0]
         listed = [
             Kept(
                 id=e.id,

@@ -10,11 +10,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from faverage.app.names import ModelError
 from faverage.app.server.guard import Refused
 from faverage.app.server.limits import Limits
+from faverage.app.server.schemas import Learned, learned_answer
 from faverage.app.server.workers import Workers
 from faverage.app.zips import merge_zip, read_pictures, write_model_zip, write_pictures
 
@@ -42,9 +43,8 @@ class Merged(BaseModel):
 class Unzipped(BaseModel):
     """What was taught from a zip."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"classes": ["star"], "pictures": 12, "version": 8}]})
-    classes: list[str]
     pictures: int
+    lessons: list[Learned] = Field(description="One a class.")
     version: int
 
 
@@ -119,7 +119,8 @@ def add_files(
                 lessons.setdefault(name, []).append(image)
         taught = await changed(workers, model.teach_many, lessons)
         version = await workers.read(getattr, model, "version")
-        return Unzipped(classes=[one.name for one in taught], pictures=len(found), version=version)
+        went = [learned_answer(one, version) for one in taught]
+        return Unzipped(pictures=len(found), lessons=went, version=version)
 
     @app.post(
         "/api/merge",

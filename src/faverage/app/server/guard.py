@@ -176,9 +176,8 @@ class Guard:
             return f"The file is too large: at most {self._limits.request_bytes / 2**20:g} MB."
         if scope["path"] not in PICTURES:
             return f"The request is too large: at most {self._limits.note_bytes:,} bytes here."
-        each, all_of_them = self._limits.picture_bytes / 2**20, self._limits.request_bytes / 2**20
-        most = f"at most {self._limits.pictures} pictures of {each:g} MB each, and {all_of_them:g} MB together"
-        return f"The request is too large: {most}."
+        each = self._limits.picture_bytes / 2**20
+        return f"The request is too large: at most {self._limits.pictures} pictures of {each:g} MB each."
 
     def _check_token(self, scope: MutableMapping[str, Any], headers: dict[str, str]) -> None:
         if self._token is None:

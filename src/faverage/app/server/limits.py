@@ -13,9 +13,6 @@ __all__ = ["LOOPBACK", "Limits", "Meter", "Rate", "Shares", "who"]
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names of this machine, as a browser writes them."""
 
-LARGE_ONES = 20
-"""So many of the largest pictures fit into one request; browsers send smaller ones."""
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -48,7 +45,7 @@ class Limits:
     pixels: int = 50_000_000
     pixels_together: int = 250_000_000
     memory: int = 320_000_000
-    pictures: int = 100
+    pictures: int = 20
     pictures_at_once: int = 320
     bytes_at_once: int = 192 * 2**20
     note_bytes: int = 4096
@@ -66,8 +63,8 @@ class Limits:
 
     @property
     def request_bytes(self) -> int:
-        """Size of one request: its pictures, of which not all may be large, and room for the rest of a form."""
-        return min(self.pictures, LARGE_ONES) * self.picture_bytes + 2**20
+        """Size of one request: all its pictures, and room for the rest of a form."""
+        return self.pictures * self.picture_bytes + 2**20
 
 
 def who(address: str) -> str:

@@ -12,7 +12,7 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
-    from faverage.app.model import Answer, ClassInfo, Model
+    from faverage.app.model import Answer, ClassInfo, Model, Taught
 
 __all__ = [
     "Classes",
@@ -28,6 +28,7 @@ __all__ = [
     "Undone",
     "class_id",
     "classes_answer",
+    "learned_answer",
     "prediction_answer",
 ]
 
@@ -287,6 +288,21 @@ def classes_answer(model: Model) -> Classes:
         classes=known,
         drawing=_drawing(pictures),
         last=_last(model.history()),
+    )
+
+
+def learned_answer(taught: Taught, version: int) -> Learned:
+    """Return what was taught, and how it went."""
+    return Learned(
+        name=taught.name,
+        count=taught.count,
+        kept=taught.kept,
+        right=taught.right,
+        confused=[Confusion(true=a, answered=b, times=n) for a, b, n in taught.confused],
+        version=version,
+        before=taught.before,
+        after=taught.after,
+        worse=taught.worse,
     )
 
 

@@ -29,7 +29,7 @@ async function download(path) {
 }
 
 function brought(said) {
-  if (said.pictures !== undefined) return `It learned ${plural(said.pictures, "picture")} of ${said.classes.map(quoted).join(", ")}.`;
+  if (said.pictures !== undefined) return `It learned ${plural(said.pictures, "picture")} of ${said.lessons.map(({ name }) => quoted(name)).join(", ")}.`;
   return said.new.length ? `Merged: it now also knows ${said.new.map(quoted).join(", ")}.` : "Merged: it brought no new class.";
 }
 

@@ -26,11 +26,11 @@ async function load() {
     add.addEventListener("click", () => prepareLesson(found.next.name));
     $("#next").replaceChildren(make("span", { textContent: found.next.words }), add);
   }
-  const wrong = found.examples.filter(({ name, answered }) => name !== answered).length;
-  const all = found.examples.length;
+  const others = found.examples.filter(({ alone }) => !alone), lone = found.examples.length - others.length;
+  const wrong = others.filter(({ name, answered }) => name !== answered).length, all = others.length;
   $("#matrix-words").textContent = !all ? "There is nothing to compare yet."
-    : `Each of the ${plural(all, "picture")} that it keeps was left out in turn, and answered by what it learned from the others: ${all - wrong} right, ${wrong} wrong.`;
-  place.replaceChildren(found.classes.length < 2 || !all ? "" : found.classes.length <= LARGEST ? table() : list());
+    : `Each of the ${plural(all, "picture")} that it keeps was left out in turn, and answered by what it learned from the others: ${all - wrong} right, ${wrong} wrong.${lone ? ` ${lone === 1 ? "One more is" : `${lone} more are`} alone in ${lone === 1 ? "its" : "their"} class, with nothing to be recognised by.` : ""}`;
+  place.replaceChildren(found.classes.length < 2 || !found.examples.length ? "" : found.classes.length <= LARGEST ? table() : list());
   if (cell) openCell(...cell);
 }
 
@@ -64,7 +64,7 @@ function openCell(name, answered) {
   place.hidden = !own.length;
   if (!own.length) return;
   const lone = own.every(({ alone }) => alone);
-  const title = name === answered ? `${quoted(name)}, recognised` : lone ? `The only picture of ${quoted(name)}: without it, it is taken for ${quoted(answered)}` : `${quoted(name)}, taken for ${quoted(answered)}`;
+  const title = name === answered ? `${quoted(name)}, recognised` : lone ? `The only picture of ${quoted(name)}: without it, there is nothing to recognise it by` : `${quoted(name)}, taken for ${quoted(answered)}`;
   const items = own.map((one, k) => {
     const box = make("input", { type: "checkbox", ariaLabel: `Choose picture ${k + 1}` });
     box.addEventListener("change", () => { if (box.checked) chosen.add(one.id); else chosen.delete(one.id); ready(); });

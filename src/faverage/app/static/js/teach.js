@@ -2,7 +2,7 @@
 
 import { $, complain, hear, make, percent, plural, quoted, Trouble } from "./dom.js";
 import { drop, keptBy, MOST } from "./pictures.js";
-import { ask, form } from "./server.js";
+import { teach as send } from "./server.js";
 import { Source } from "./source.js";
 import { onChange, refresh, state } from "./state.js";
 import { clearAnswer, triedPicture, trying } from "./try.js";
@@ -74,7 +74,7 @@ async function teach(event) {
   $("#progress").hidden = false;
   const timer = setInterval(say, 1000);
   try {
-    const learned = await ask("/api/teach", { method: "POST", body: form(lesson, name) });
+    const learned = await send(name, lesson);
     lesson.splice(0).forEach(drop);
     $("#name").value = "";
     showLesson();
