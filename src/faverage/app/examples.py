@@ -87,6 +87,8 @@ def photograph_next(classes: Sequence[str], counts: Mapping[str, int], examples:
     >>> seen = [*of("cat", ["cat"] * 5), *of("dog", ["dog", "dog", "dog", "cat", "cat"])]
     >>> photograph_next(["cat", "dog"], {"cat": 5, "dog": 5}, seen).words
     'Photograph “dog” next: of its 5 pictures, each left out in turn, 3 are recognised, and 2 are taken for “cat”.'
+    >>> photograph_next(["cat", "dog"], {"cat": 5, "dog": 5}, of("cat", ["cat"] * 5)).words
+    'All of its pictures are recognised, each left out in turn: no class is in need. “cat” has the fewest pictures, 5.'
     >>> photograph_next(["cat", "dog"], {"cat": 5, "dog": 1}, seen).words
     'Photograph “dog” next: it has only 1 picture, and a class is known far better from five that differ.'
     """
@@ -104,15 +106,15 @@ def photograph_next(classes: Sequence[str], counts: Mapping[str, int], examples:
         return Next(
             fewest, f"Photograph “{fewest}” next: {has}, and a class is known far better from five that differ."
         )
-    name = min(classes, key=need)
-    wrong = Counter(e.answer for e in own[name] if e.answer != name)
-    if not wrong:
+    missed = [name for name in classes if right[name] < len(own[name])]
+    if not missed:
         return Next(
             fewest,
             "All of its pictures are recognised, each left out in turn: no class is in need. "
             f"“{fewest}” has the fewest pictures, {counts.get(fewest, 0)}.",
         )
-    other, times = wrong.most_common(1)[0]
+    name = min(missed, key=need)
+    other, times = Counter(e.answer for e in own[name] if e.answer != name).most_common(1)[0]
     of = f"of its {pictures_of(len(own[name]))}, each left out in turn, {right[name]} {_is(right[name])} recognised"
     return Next(name, f"Photograph “{name}” next: {of}, and {times} {_is(times)} taken for “{other}”.")
 

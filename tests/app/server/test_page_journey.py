@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium: the tests in a browser are left out (make test-browser)"),
 ]
+AXE = os.environ.get("FAVERAGE_AXE")  # axe.min.js of the npm package axe-core
 SCREENSHOTS = os.environ.get("FAVERAGE_SCREENSHOTS")
 
 
@@ -299,3 +300,30 @@ def test_whole_names_and_nothing_wider_than_the_screen(page, width, tmp_path) ->
         .map((e) => e.textContent)"""
     assert page.evaluate(cut) == []
     shoot(page, f"names-{width}")
+
+
+@pytest.mark.skipif(not AXE, reason="set FAVERAGE_AXE to the file axe.min.js of axe-core")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_violation(page, scheme, tmp_path) -> None:
+    rules = Path(AXE or "").read_text(encoding="utf-8")
+
+    def check() -> None:
+        page.wait_for_timeout(300)
+        found = page.evaluate("axe.run().then((said) => said.violations)")
+        assert [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found] == []
+
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.evaluate(rules)
+    check()
+    teach_files(page, "stripes", [striped(tmp_path, k) for k in range(5)])
+    teach_files(page, "dots", [*(dotted(tmp_path, k) for k in range(4)), striped(tmp_path, 9)])
+    page.click("[aria-label='1 picture of dots, answered stripes']")
+    page.click("#try-file")
+    page.set_input_files("#try input[type=file]", striped(tmp_path, 40))
+    expect(page.locator("#answer")).to_be_visible()
+    page.click("#explain summary")
+    check()
+    page.set_input_files("#try input[type=file]", [striped(tmp_path, k) for k in range(3)])
+    expect(page.locator("#batch-count")).to_contain_text("3 of 3")
+    page.click("[aria-label='Rename dots']")
+    check()

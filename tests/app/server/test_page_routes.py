@@ -17,6 +17,7 @@ pytest.importorskip("fastapi", reason="the extra 'app' is not installed")
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from faverage.app.examples import Example, photograph_next
 from faverage.app.model import Model
 from faverage.app.server.app import STATIC, create_app
 from faverage.app.server.limits import Limits
@@ -332,3 +333,13 @@ def test_every_module_is_served_without_the_token_and_asks_nobody_else(model) ->
         assert client.get("/js/nothing.js").status_code == 404
         for path in ("/api/matrix", "/api/pictures.zip", "/api/model.zip", "/api/model.onnx"):
             assert client.get(path).status_code == 401
+
+
+def test_the_class_with_most_wrong_answers_comes_next_however_few_pictures_another_has() -> None:
+    def of(label: str, answers: list[str]) -> list[Example]:
+        return [Example("", label, answer, True, False) for answer in answers]
+
+    seen = [*of("star", ["star"] * 5), *of("8", ["8"] * 18 + ["1"] * 2), *of("1", ["1"] * 20)]
+    found = photograph_next(["star", "8", "1"], {"star": 5, "8": 20, "1": 20}, seen)
+    assert found is not None and found.name == "8" and "2 are taken for “1”" in found.words
+    assert photograph_next([], {}, []) is None

@@ -45,7 +45,10 @@ export function praise(words) {
 }
 
 export function clearMessages() {
-  for (const place of document.querySelectorAll(".error, #notice")) place.hidden = true;
+  for (const place of document.querySelectorAll(".error, #notice")) {
+    place.hidden = true;
+    place.textContent = "";
+  }
 }
 
 for (const kind of ["click", "change", "input", "drop", "paste"]) document.addEventListener(kind, clearMessages, { capture: true });
