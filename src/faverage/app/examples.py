@@ -87,7 +87,7 @@ def photograph_next(classes: Sequence[str], counts: Mapping[str, int], examples:
     >>> seen = [*of("cat", ["cat"] * 5), *of("dog", ["dog", "dog", "dog", "cat", "cat"])]
     >>> photograph_next(["cat", "dog"], {"cat": 5, "dog": 5}, seen).words
     'Photograph “dog” next: of its 5 pictures, each left out in turn, 3 are recognised, and 2 are taken for “cat”.'
-    >>> photograph_next(["cat", "dog"], {"cat": 5, "dog": 5}, of("cat", ["cat"] * 5)).words
+    >>> photograph_next(["cat", "dog"], {"cat": 5, "dog": 9}, seen[:8]).words
     'All of its pictures are recognised, each left out in turn: no class is in need. “cat” has the fewest pictures, 5.'
     >>> photograph_next(["cat", "dog"], {"cat": 5, "dog": 1}, seen).words
     'Photograph “dog” next: it has only 1 picture, and a class is known far better from five that differ.'

@@ -225,6 +225,9 @@ def test_many_pictures_make_a_table_and_a_csv_and_broken_ones_do_not_stop_it(pag
     page.set_input_files("#try input[type=file]", files)
     expect(page.locator("#batch-count")).to_have_text("13 of 14 pictures answered, 1 could not be read")
     expect(page.locator("#batch tbody tr")).to_have_count(14)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1280, "height": 900})
     shoot(page, "batch")
     with page.expect_download() as waited:
         page.click("#csv")

@@ -31,7 +31,8 @@ export function hear(words) { $("#heard").textContent = words; }
 export class Trouble extends Error {}
 
 export function complain(place, error) {
-  place.textContent = error instanceof Trouble ? error.message : "Something went wrong on this page. Load it again.";
+  const words = error instanceof Trouble ? error.message : "Something went wrong on this page. Load it again.";
+  place.textContent = words.charAt(0).toUpperCase() + words.slice(1);
   place.classList.remove("good");
   place.hidden = false;
   if (!(error instanceof Trouble)) console.error(error);
