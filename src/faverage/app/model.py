@@ -17,10 +17,12 @@ from PIL import Image
 from torch import nn
 
 from faverage.afa.explain import Explanation
+from faverage.app.examples import Examples, examples_of
 from faverage.app.folder import BaseFiles, Folder, State, entry, write_model
 from faverage.app.names import BusyError, ModelError, clean_name, pictures_of
 from faverage.app.own import as_model, check_given, is_own, module_of, own_module
 from faverage.app.photos import open_picture, png, squares, thumbnails
+from faverage.app.pictures import Pictures, example_ids
 from faverage.app.seen import look_at
 from faverage.app.why import Answer, answered, answers, compared, confusions
 from faverage.fscil import FewShotLearner, Knowledge
@@ -143,6 +145,7 @@ class Model:
         self.folder, self._device, self._backbone = Path(folder), device, module_of(backbone)
         self._files = Folder(self.folder)
         self._loading = threading.Lock()
+        self._named: dict[str, frozenset[str]] = {}  # by state, the examples that it has
         self._now = self._read(None)
 
     @classmethod
@@ -198,6 +201,16 @@ class Model:
         """The present learner; its inputs are ``squares`` of pictures, and it must not be changed."""
         return self._fresh().learner
 
+    @property
+    def pictures(self) -> Pictures:
+        """The pictures of taught examples, by name."""
+        return Pictures(self.folder, self.side)
+
+    def examples(self) -> Examples:
+        """Return what the model keeps, and what it takes each example for that it did not learn from."""
+        now = self._fresh()
+        return examples_of(now.learner, int(now.record["version"]), now.state.counts, self.pictures.names())
+
     def classes(self) -> list[ClassInfo]:
         """Return what the model knows: the base classes, then what was taught, in order."""
         return list(self._fresh().classes)
@@ -205,6 +218,10 @@ class Model:
     def history(self) -> list[dict[str, Any]]:
         """Return all changes, oldest first: when, what, class, pictures, and the same in words."""
         return copy.deepcopy(self._fresh().record.get("history") or [])
+
+    def record(self) -> dict[str, Any]:
+        """Return what model.json says."""
+        return copy.deepcopy(self._fresh().record)
 
     def explain(self) -> Explanation:
         """Return which member is trusted for which class, and with which mean."""
@@ -225,7 +242,7 @@ class Model:
         if now.known is None:
             raise ModelError("the model knows no class yet: teach it one first")
         small = [squares([image], now.side) for image in images]
-        return answers(now.learner, self._look(now, np.concatenate(small))) if small else []
+        return answers(now.learner, self._look(now, np.concatenate(small)), self.pictures) if small else []
 
     def predict_files(
         self, files: Sequence[Path], *, progress: Callable[[str, int, int], None] = lambda *_: None
@@ -274,13 +291,13 @@ class Model:
                 raise BusyError(f"{self.folder} was replaced by another model just now: try again")
             old = now.learner.classes
             given = {_spelled(name, old): found for name, found in looked.items()}
-            labels = [name for name, (views, _) in given.items() for _ in next(iter(views.values()))]
-            seen = [views for views, _ in given.values()]
+            labels = [name for name, (views, *_) in given.items() for _ in next(iter(views.values()))]
+            seen = [views for views, *_ in given.values()]
             views = {view: np.concatenate([x[view] for x in seen]) for view in seen[0]}
             known = now.known or Knowledge.empty({view: x.shape[1] for view, x in views.items()})
             learner = self._learned(now, lambda: known.taught(views, labels))
             counts, shown, entries = dict(now.state.counts), dict(now.state.thumbnails), []
-            for name, (_, pixels) in given.items():
+            for name, (_, pixels, _) in given.items():
                 new = labels.count(name)
                 counts[name] = counts.get(name, 0) + new
                 shown[name] = np.concatenate([shown[name], pixels])[:5] if name in shown else pixels
@@ -288,6 +305,9 @@ class Model:
             said = answered(learner)
             right, confused = confusions(said)
             check = compared(answered(now.learner), said)
+            own = Knowledge.empty({view: x.shape[1] for view, x in views.items()}).taught(views, [""] * len(labels))
+            files = [file for *_, packed in given.values() for file in packed]
+            self.pictures.keep(dict(zip(example_ids(own), files, strict=True)))
             self._commit(now, State(learner.known, counts, shown, learner.fitted), entries)
         return [Taught(name, counts[name], right[name], confused, *check, len(said[name])) for name in given]
 
@@ -318,6 +338,30 @@ class Model:
             shown = {new if c == name else c: pixels for c, pixels in now.state.thumbnails.items()}
             line = entry("rename", new, 0, f"renamed '{name}' to '{new}'")
             self._commit(now, State(known, counts, shown, now.learner.fitted), [line])
+
+    def move(self, ids: Iterable[str], name: str) -> None:
+        """Give kept examples to another class; ModelError where one is unknown, or the last of its class."""
+        with self._changing() as now:
+            name = self._known(now, name)
+            known = now.learner.known
+            rows = [row for row in self._rows(now, ids) if known.labels[row] != known.number(name)]
+            if not rows:
+                raise ModelError(f"these pictures are of '{name}' already: choose another class")
+            learner = self._learned(now, lambda: known.moved(rows, name))
+            counts = dict(now.state.counts)
+            counts[name] = counts.get(name, 0) + len(rows)
+            line = entry("move", name, len(rows), f"moved {pictures_of(len(rows))} to '{name}'")
+            self._commit(now, self._reshown(now, learner, counts, rows, name), [line])
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Forget kept examples; ModelError where one is unknown, or the last of its class."""
+        with self._changing() as now:
+            rows = self._rows(now, ids)
+            known = now.learner.known
+            learner = self._learned(now, lambda: known.without_examples(rows))
+            of = ", ".join(f"'{known.classes[c]}'" for c in sorted({int(known.labels[row]) for row in rows})[:5])
+            line = entry("remove", None, len(rows), f"removed {pictures_of(len(rows))} of {of}")
+            self._commit(now, self._reshown(now, learner, dict(now.state.counts), rows), [line])
 
     def merge(self, other: Model | str | Path) -> list[str]:
         """Learn all that another model with the same backbone knows; a class that both know becomes one.
@@ -354,6 +398,8 @@ class Model:
             words = f"merged another model, which brought {', '.join(repr(c) for c in new[:5]) or 'no new class'}"
             words += f" and {len(new) - 5} more" if len(new) > 5 else ""
             line = entry("merge", None, 0, words)
+            brought = {name: other.pictures.open(name) for name in other.pictures.names() & set(example_ids(more))}
+            self.pictures.keep({i: self.pictures.packed(image) for i, image in brought.items() if image is not None})
             self._commit(now, State(both, counts, shown, learner.fitted), [line])
         return new
 
@@ -378,13 +424,50 @@ class Model:
         except ValueError as error:
             raise ModelError(f"the network in {self.folder} is damaged: {error}") from None
 
-    def _seen(self, now: Now, name: str, images: Iterable[Image.Image]) -> tuple[dict[str, Array], Array]:
-        """Return features by view and thumbnails of pictures, which are looked at one by one."""
-        found = [(squares([image], now.side), thumbnails([image] if i < 5 else [])) for i, image in enumerate(images)]
+    def _seen(self, now: Now, name: str, images: Iterable[Image.Image]) -> tuple[dict[str, Array], Array, list[bytes]]:
+        """Return features by view, thumbnails, and the files to keep of pictures, which are looked at one by one."""
+        found = [
+            (squares([image], now.side), thumbnails([image] if i < 5 else []), self.pictures.packed(image))
+            for i, image in enumerate(images)
+        ]
         if not found:
             raise ModelError(f"there is no picture of '{name}': give at least one; five are a good number")
-        small, shown = (np.concatenate(part) for part in zip(*found, strict=True))
-        return self._look(now, small), shown
+        *small, packed = zip(*found, strict=True)
+        pixels, shown = map(np.concatenate, small)
+        return self._look(now, pixels), shown, list(packed)
+
+    def _rows(self, now: Now, ids: Iterable[str]) -> list[int]:
+        """Return the numbers of examples; ModelError where there is none, or one is not there."""
+        wanted, names = set(ids), example_ids(now.known)
+        if not wanted or not wanted <= set(names):
+            raise ModelError("the model keeps no such picture any more: look again at what it knows")
+        return [row for row, name in enumerate(names) if name in wanted]
+
+    def _reshown(
+        self, now: Now, learner: FewShotLearner, counts: dict[str, int], rows: list[int], to: str | None = None
+    ) -> State:
+        """Return the state after examples left their classes: fewer pictures there, and thumbnails of those that stay.
+
+        Args:
+            now: the present state.
+            learner: after the change.
+            counts: of the present state, those of ``to`` as they will be.
+            rows: of the examples.
+            to: where they went.
+        """
+        before, known, shown = now.learner.known, learner.known, dict(now.state.thumbnails)
+        left = {before.classes[before.labels[row]] for row in rows}
+        for row in rows:
+            name = before.classes[before.labels[row]]
+            counts[name] = max(0, counts.get(name, 0) - 1)
+        names = example_ids(known)
+        for name in left | ({to} if to is not None else set()):
+            c = known.number(name)
+            own = [names[row] for row in np.flatnonzero(known.labels == c)]
+            images = [image for i in own if i in self.pictures and (image := self.pictures.open(i)) is not None]
+            if images and known.counts[c] == 0:
+                shown[name] = thumbnails(images)
+        return State(known, counts, shown, learner.fitted)
 
     def _known(self, now: Now, name: str) -> str:
         """Return the name of a class as the model has it; ModelError where it has none."""
@@ -488,6 +571,22 @@ class Model:
         self._files.write({**now.record, "base_id": now.base.id, **change})
         with self._loading:
             self._now = self._read(now.base)
+        self._forget_pictures()
+
+    def _forget_pictures(self) -> None:
+        """Delete the pictures of examples that no state has, so that none can come back by undoing."""
+        now, names = self._now, self.pictures.names()
+        if not names - set(example_ids(now.known)):
+            return
+        self._named = {name: self._named[name] for name in now.record["states"] if name in self._named}
+        for name in now.record["states"]:
+            if name not in self._named:
+                try:
+                    known = self._files.read_state(name, now.base.files, now.record).known
+                except ModelError:
+                    return  # whatever it had
+                self._named[name] = frozenset(example_ids(known))
+        self.pictures.remove(names.difference(*self._named.values()))
 
 
 def _load_base(files: Folder, record: dict[str, Any], device: str, backbone: nn.Module | None) -> Base:

@@ -5,23 +5,42 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from faverage.app.pictures import example_id
 from faverage.fscil import FewShotLearner
 from faverage.fscil.fusers import ALONE
 from faverage.fscil.knowledge import Views
 from faverage.fscil.why import Said
 
-__all__ = ["Answer", "Said", "answered", "answers", "compared", "confusions"]
+__all__ = ["Answer", "Near", "Said", "answered", "answers", "compared", "confusions", "left_out"]
 
 Array = NDArray[Any]
 
 CLEAR_LOSS = 0.05
+NEIGHBOURS = 6  # kept examples that an answer is shown with
+
+
+@dataclass(frozen=True)
+class Near:
+    """A kept example that is like a picture.
+
+    Attributes:
+        label: its class.
+        similarity: the cosine of their features, the mean over views.
+        id: its name, see ``faverage.app.pictures``.
+        kept: whether its picture is kept, too.
+    """
+
+    label: str
+    similarity: float
+    id: str
+    kept: bool
 
 
 @dataclass(frozen=True)
@@ -33,25 +52,37 @@ class Answer:
         members: what each member that was asked says, and how much it speaks for the answer and against the next best
             class.
         familiarity: how usual the picture would be for a known class, a p-value: see ``faverage.fscil.unknown``.
+        nearest: kept examples, the most similar first.
     """
 
     top: tuple[tuple[str, float], ...]
     members: tuple[Said, ...]
     familiarity: float = 1.0
+    nearest: tuple[Near, ...] = ()
 
     def unknown(self, rate: float) -> bool:
         """Return whether it is none of these; ``rate`` is the share of pictures of known classes that may be so."""
         return self.familiarity <= rate
 
 
-def answers(learner: FewShotLearner, views: Views) -> list[Answer]:
-    """Return what the learner says of features ``(n, d_v)``, by view."""
+def answers(learner: FewShotLearner, views: Views, pictures: Container[str] = ()) -> list[Answer]:
+    """Return what the learner says of features ``(n, d_v)``, by view.
+
+    Args:
+        learner: that knows a class.
+        views: the features.
+        pictures: names of examples whose pictures are kept.
+    """
     sees = copy.copy(learner)
     sees.backbone = None  # what is given are features
-    fused, asked, found = sees.predict_proba(views), set(_asked(learner)), []
-    for p, order, why in zip(fused, np.argsort(-fused, 1, kind="stable"), sees.why(views, neighbours=0), strict=True):
+    fused, asked, known, found = sees.predict_proba(views), set(_asked(learner)), learner.known, []
+    reasons = sees.why(views, neighbours=NEIGHBOURS)
+    for p, order, why in zip(fused, np.argsort(-fused, 1, kind="stable"), reasons, strict=True):
         top = tuple((learner.classes[c], float(p[c])) for c in order)
-        found.append(Answer(top, tuple(said for said in why.said if said.member in asked), why.familiarity))
+        named = [(near, example_id(known, near.row)) for near in why.nearest]
+        nearest = tuple(Near(near.label, near.similarity, name, name in pictures) for near, name in named)
+        said = tuple(said for said in why.said if said.member in asked)
+        found.append(Answer(top, said, why.familiarity, nearest))
     return found
 
 
@@ -73,10 +104,15 @@ def answered(learner: FewShotLearner) -> dict[str, Array]:
     """
     if not learner.classes:
         return {}
+    said, labels = left_out(learner), learner.known.labels
+    return {label: said[labels == c] for c, label in enumerate(learner.classes)}
+
+
+def left_out(learner: FewShotLearner) -> Array:
+    """Return what the learner answers to each kept picture ``(n,)``, as ``answered`` has it."""
     known = learner.known
     scores = learner.scores_of(known.views, (np.arange(len(known.labels)), known.labels))
-    said = np.array(learner.classes, dtype=object)[learner.fuse(scores).argmax(1)]
-    return {label: said[known.labels == c] for c, label in enumerate(learner.classes)}
+    return np.asarray(np.array(learner.classes, dtype=object)[learner.fuse(scores).argmax(1)])
 
 
 def confusions(said: Mapping[str, Array]) -> tuple[dict[str, float], tuple[tuple[str, str, int], ...]]:

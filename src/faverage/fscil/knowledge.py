@@ -274,6 +274,45 @@ class Knowledge:
             heads=tuple(heads),
         )
 
+    def without_examples(self, rows: Sequence[int] | Array) -> Knowledge:
+        """Return what is known without some kept examples; ValueError where a class would have none left.
+
+        Args:
+            rows: their numbers.
+        """
+        stay = np.ones(len(self.labels), dtype=bool)
+        stay[np.asarray(rows, dtype=np.int64)] = False
+        less = replace(
+            self,
+            views={view: x[stay] for view, x in self.views.items()},
+            labels=self.labels[stay],
+            shot=self.shot[stay],
+        )
+        less._check_filled()
+        return less
+
+    def moved(self, rows: Sequence[int] | Array, label: Any) -> Knowledge:
+        """Return the same with some kept examples in another class; ValueError where a class would have none left.
+
+        Args:
+            rows: their numbers.
+            label: of a known class.
+        """
+        labels = self.labels.copy()
+        labels[np.asarray(rows, dtype=np.int64)] = self.number(label)
+        other = replace(self, labels=labels)
+        other._check_filled()
+        other._check_twins()
+        return other
+
+    def _check_filled(self) -> None:
+        """Raise ValueError where a class has no example behind its prototype."""
+        behind = self.counts + np.bincount(self.labels[self.shot], minlength=len(self.classes))
+        for c in np.flatnonzero(behind == 0):
+            raise ValueError(
+                f"class {self.classes[c]!r} would have no example left: forget it, or give it another example first"
+            )
+
     def renamed(self, label: Any, new: Any) -> Knowledge:
         """Return the same with another label for a class."""
         c = self.number(label)

@@ -20,11 +20,12 @@ from starlette.exceptions import HTTPException
 from faverage import __version__
 from faverage.app.model import Model
 from faverage.app.names import BusyError, ModelError, clean_name
-from faverage.app.photos import MOST_THUMBNAILS
 from faverage.app.server import schemas
+from faverage.app.server.examples import add_examples
+from faverage.app.server.files import add_files
 from faverage.app.server.guard import HEADERS, Guard, Refused
 from faverage.app.server.limits import LOOPBACK, Limits, Meter, who
-from faverage.app.server.schemas import class_id, classes_answer, prediction_answer
+from faverage.app.server.schemas import class_id, classes_answer, learned_answer, prediction_answer
 from faverage.app.server.uploads import read_form, read_predict
 from faverage.app.server.workers import Workers
 from faverage.report.page import STYLE, page, text
@@ -99,6 +100,8 @@ def create_app(
     _say_errors_in_words(app)
     _add_reading(app, model, workers, meter)
     _add_changes(app, model, workers, limits)
+    add_examples(app, model, workers, _errors, _changed, _cleaned)
+    add_files(app, model, workers, limits, _errors, _changed, _client)
     _add_page(app)
 
     @app.post(
@@ -204,14 +207,9 @@ def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -
         name = _cleaned(given)
         client = _client(request)
         with workers.room(client, len(uploads)):
-            images = await workers.open(client, uploads, shown=MOST_THUMBNAILS)
+            images = await workers.open(client, uploads, shown=len(uploads))
             taught = await _changed(workers, model.teach, name, images)
-        confused = [schemas.Confusion(true=a, answered=b, times=n) for a, b, n in taught.confused]
-        version = await workers.read(getattr, model, "version")
-        check = {"before": taught.before, "after": taught.after, "worse": taught.worse, "kept": taught.kept}
-        return schemas.Learned(
-            name=taught.name, count=taught.count, right=taught.right, confused=confused, version=version, **check
-        )
+        return learned_answer(taught, await workers.read(getattr, model, "version"))
 
     @app.post("/api/forget", responses=_errors(404, 409, 413, 422), summary="Forget a class")
     async def forget(wanted: schemas.Name) -> schemas.Forgotten:
@@ -239,6 +237,8 @@ def _add_page(app: FastAPI) -> None:
     static("/", "index.html", "text/html")
     static("/page.css", "page.css", "text/css")
     static("/page.js", "page.js", "text/javascript")
+    for module in sorted((STATIC / "js").glob("*.js")):
+        static(f"/js/{module.name}", f"js/{module.name}", "text/javascript")
     static("/icon.svg", "icon.svg", "image/svg+xml")
     static("/favicon.ico", "icon.svg", "image/svg+xml")
 
@@ -346,6 +346,8 @@ def _curl(path: str, method: str, operation: Json) -> str:
     if "multipart/form-data" in kinds:
         named = "name" in kinds["multipart/form-data"]["schema"]["properties"]
         return f"curl {address}" + (" -F name=star" if named else "") + " -F images=@one.png -F images=@two.jpg"
+    if "application/zip" in kinds:
+        return f"curl {address} -H 'Content-Type: application/zip' --data-binary @one.zip"
     if kinds:
         return f"curl {address} -H 'Content-Type: application/json' -d '{{\"name\": \"star\"}}'"
     return f"curl -X POST {address}"

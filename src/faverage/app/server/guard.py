@@ -29,7 +29,10 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 COOKIE = "faverage"
 OPEN = frozenset({"/", "/page.css", "/page.js", "/icon.svg", "/favicon.ico", "/api/health"})
 """What is answered without the token: the page, which holds nothing of the model, and the sign of life."""
+MODULES = "/js/"
+"""Likewise: what the addresses of the page's modules begin with."""
 PICTURES = frozenset({"/api/predict", "/api/teach"})
+ZIPS = frozenset({"/api/pictures.zip", "/api/merge"})
 """What takes more than a note."""
 
 HEADERS = {
@@ -166,9 +169,11 @@ class Guard:
         return headers
 
     def _most(self, scope: MutableMapping[str, Any]) -> int:
-        return self._limits.request_bytes if scope["path"] in PICTURES else self._limits.note_bytes
+        return self._limits.request_bytes if scope["path"] in PICTURES | ZIPS else self._limits.note_bytes
 
     def _too_large(self, scope: MutableMapping[str, Any]) -> str:
+        if scope["path"] in ZIPS:
+            return f"The file is too large: at most {self._limits.request_bytes / 2**20:g} MB."
         if scope["path"] not in PICTURES:
             return f"The request is too large: at most {self._limits.note_bytes:,} bytes here."
         each = self._limits.picture_bytes / 2**20
@@ -180,7 +185,7 @@ class Guard:
         given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token")
         if scope["path"] == "/" and given and _same(given[0], self._token):
             raise _SignedIn
-        if scope["path"] in OPEN:
+        if scope["path"] in OPEN or scope["path"].startswith(MODULES):
             return
         kind, _, shown = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and _same(shown.strip(), self._token):

@@ -12,7 +12,7 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
-    from faverage.app.model import Answer, ClassInfo, Model
+    from faverage.app.model import Answer, ClassInfo, Model, Taught
 
 __all__ = [
     "Classes",
@@ -28,6 +28,7 @@ __all__ = [
     "Undone",
     "class_id",
     "classes_answer",
+    "learned_answer",
     "prediction_answer",
 ]
 
@@ -82,7 +83,7 @@ class Change(BaseModel):
         when="2026-05-04T09:30:00+00:00", what="teach", name="star", count=5, words="taught 'star' from 5 pictures"
     )
     when: str
-    what: str = Field(description="teach, add, forget, rename or merge.")
+    what: str = Field(description="teach, add, forget, rename, move, remove or merge.")
     name: str
     count: int = Field(description="Pictures that were given.")
     words: str
@@ -111,6 +112,7 @@ class HeadSays(BaseModel):
     head: str
     best: str = Field(description="The class that this one alone would answer.")
     probability: float = Field(description="What it gives to the answer; 0 where it does not know that class.")
+    knows: bool = Field(True, description="Whether it knows the class that is the answer.")
     push: float | None = Field(
         None, description="How much it speaks for the answer and against the next best class, in log-odds."
     )
@@ -124,6 +126,14 @@ class MeanShare(BaseModel):
     share: float
 
 
+class Nearest(BaseModel):
+    """A kept example that is like the picture."""
+
+    name: str = Field(description="Its class.")
+    similarity: float = Field(description="Cosine of the features; 1 is the same.")
+    picture: str | None = Field(description="Address of its picture, where that is kept.")
+
+
 class Prediction(BaseModel):
     """The answer to one picture, and why."""
 
@@ -134,6 +144,7 @@ class Prediction(BaseModel):
         description="How usual the picture would be for a known class: a share of at most a of the pictures of known "
         "classes has a familiarity of at most a."
     )
+    nearest: list[Nearest] = Field(description="The most similar examples that the model keeps.")
     unknown: bool | None = Field(None, description="Whether it is none of these, at the rate that was asked for.")
 
 
@@ -150,6 +161,7 @@ class Predictions(BaseModel):
                     {"head": "prototypes", "best": "star", "probability": 0.97, "push": 3.1},
                 ],
                 "familiarity": 0.61,
+                "nearest": [{"name": "star", "similarity": 0.92, "picture": "/api/pictures/0a1b2c3d4e5f60718293a4b5"}],
                 "unknown": False,
             }
         ]
@@ -279,6 +291,21 @@ def classes_answer(model: Model) -> Classes:
     )
 
 
+def learned_answer(taught: Taught, version: int) -> Learned:
+    """Return what was taught, and how it went."""
+    return Learned(
+        name=taught.name,
+        count=taught.count,
+        kept=taught.kept,
+        right=taught.right,
+        confused=[Confusion(true=a, answered=b, times=n) for a, b, n in taught.confused],
+        version=version,
+        before=taught.before,
+        after=taught.after,
+        worse=taught.worse,
+    )
+
+
 def prediction_answer(answer: Answer, unknown: float | None = None) -> dict[str, Any]:
     """Return the answer to one picture, as ``Prediction`` has it; ``unknown``: the rate that was asked for."""
     return {
@@ -289,11 +316,20 @@ def prediction_answer(answer: Answer, unknown: float | None = None) -> dict[str,
                 "head": said.member,
                 "best": said.best,
                 "probability": _rounded(said.probability or 0.0),
+                "knows": said.probability is not None,
                 "push": None if said.push is None else _rounded(said.push),
             }
             for said in answer.members
         ],
         "familiarity": _rounded(answer.familiarity),
+        "nearest": [
+            {
+                "name": near.label,
+                "similarity": _rounded(near.similarity),
+                "picture": f"/api/pictures/{near.id}" if near.kept else None,
+            }
+            for near in answer.nearest
+        ],
         "unknown": None if unknown is None else answer.unknown(unknown),
     }
 

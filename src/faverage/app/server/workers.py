@@ -26,6 +26,7 @@ T = TypeVar("T")
 MOST = 16
 PATIENCE = 0.002
 MOMENT = 0.05
+EXPORTS = 4  # files in the making, or in line for it
 OPENERS = 4  # threads; one client has all but one of them
 LAST_SECONDS = 3.0
 THREADS = "faverage-"
@@ -52,6 +53,8 @@ class Workers:
         self._opener = ThreadPoolExecutor(OPENERS, f"{THREADS}open")
         self._reader = ThreadPoolExecutor(1, f"{THREADS}read")
         self._unpacker = ThreadPoolExecutor(1, f"{THREADS}unpack")
+        self._exporter = ThreadPoolExecutor(1, f"{THREADS}export")
+        self._exporting = 0
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
         self._room = Shares(limits.pictures_at_once, max(limits.pictures, limits.pictures_at_once // limits.share))
         self._queue: deque[tuple[Sequence[Image], asyncio.Future[list[Answer]]]] = deque()
@@ -85,6 +88,16 @@ class Workers:
     async def read(self, work: Callable[..., T], *given: Any) -> T:
         """Run what reads the files of the model."""
         return await asyncio.get_running_loop().run_in_executor(self._reader, work, *given)
+
+    async def export(self, work: Callable[..., T], *given: Any) -> T:
+        """Run what packs or unpacks files, which takes a while; few may wait for it."""
+        if self._exporting >= EXPORTS:
+            raise Refused(503, "Too many files are being made already: try again in a moment.", {"retry-after": "5"})
+        self._exporting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._exporter, work, *given)
+        finally:
+            self._exporting -= 1
 
     async def known(self) -> tuple[int, int]:
         """Return the version of the model and its number of classes; the last known ones where its files are slow."""
@@ -134,7 +147,7 @@ class Workers:
 
     async def close(self) -> None:
         """End the threads; the change in progress gets a few seconds more, and files that are whole or not there."""
-        for threads in (self._predictor, self._opener, self._unpacker, self._reader, self._changer):
+        for threads in (self._predictor, self._opener, self._unpacker, self._reader, self._exporter, self._changer):
             threads.shutdown(wait=False, cancel_futures=True)
         if self._changing:
             await asyncio.wait(self._changing, timeout=LAST_SECONDS)

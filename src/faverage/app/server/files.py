@@ -1,0 +1,167 @@
+"""Files of a model for the page: pictures and whole models as zips, out and in, and ONNX."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from faverage.app.names import ModelError
+from faverage.app.server.guard import Refused
+from faverage.app.server.limits import Limits
+from faverage.app.server.schemas import Learned, learned_answer
+from faverage.app.server.workers import Workers
+from faverage.app.zips import merge_zip, read_pictures, write_model_zip, write_pictures
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from faverage.app.model import Model
+
+__all__ = ["add_files"]
+
+TOGETHER = 50  # pictures of a zip that are opened at a time
+_CHUNK = 1 << 18
+_ZIP = {"required": True, "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}}}
+_FILE: dict[int | str, dict[str, Any]] = {200: {"content": {"application/zip": {}}}}
+
+
+class Merged(BaseModel):
+    """What a model brought."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"new": ["star"], "version": 8}]})
+    new: list[str]
+    version: int
+
+
+class Unzipped(BaseModel):
+    """What was taught from a zip."""
+
+    pictures: int
+    lessons: list[Learned] = Field(description="One a class.")
+    version: int
+
+
+def add_files(
+    app: FastAPI, model: Model, workers: Workers, limits: Limits, errors: Any, changed: Any, client_of: Any
+) -> None:
+    """Add the routes.
+
+    Args:
+        app: the server.
+        model: what it serves.
+        workers: its threads.
+        limits: of a client.
+        errors: returns the documented errors of statuses.
+        changed: runs a change of the model, and says in words why it is refused.
+        client_of: returns who sent a request.
+    """
+
+    async def download(write: Callable[[IO[bytes]], Any], name: str, kind: str) -> Response:
+        file: IO[bytes] = tempfile.TemporaryFile()
+        try:
+            await workers.export(write, file)
+        except (ModelError, ImportError) as error:
+            file.close()
+            raise Refused(409, str(error)) from None
+        size = file.seek(0, 2)
+        headers = {"content-length": str(size), "content-disposition": f'attachment; filename="{name}"'}
+        return StreamingResponse(_chunks(file), media_type=kind, headers=headers)
+
+    called = re.sub(r"[^A-Za-z0-9_-]", "-", model.folder.name) or "model"
+
+    @app.get("/api/pictures.zip", response_class=Response, responses={**_FILE, **errors(409)}, summary="All pictures")
+    async def pictures_out() -> Response:
+        """A folder a class; the pictures are the squares that the model sees, not the files that were sent."""
+        return await download(lambda file: write_pictures(model, file), f"{called}-pictures.zip", "application/zip")
+
+    @app.get("/api/model.zip", response_class=Response, responses={**_FILE, **errors(409)}, summary="The whole model")
+    async def model_out() -> Response:
+        """The folder of the model, as it is now; unpacked, it can be served, or merged by another."""
+        return await download(lambda file: write_model_zip(model, file), f"{called}.zip", "application/zip")
+
+    @app.get(
+        "/api/model.onnx",
+        response_class=Response,
+        responses={200: {"content": {"application/octet-stream": {}}}, **errors(409)},
+        summary="The model as ONNX",
+    )
+    async def onnx_out() -> Response:
+        """From pixels to probabilities, for programs that know nothing of faverage."""
+        return await download(lambda file: _write_onnx(model, file), f"{called}.onnx", "application/octet-stream")
+
+    @app.post(
+        "/api/pictures.zip",
+        responses=errors(409, 413, 422),
+        openapi_extra={"requestBody": _ZIP},
+        summary="Teach from a zip of folders",
+    )
+    async def pictures_in(request: Request) -> Unzipped:
+        """Each folder is a class; up to 1,000 pictures. One that cannot be read is named, and nothing is changed."""
+        client = client_of(request)
+        with await _body(request) as file:
+            try:
+                found = await workers.export(read_pictures, file, limits.picture_bytes)
+            except ModelError as error:
+                raise Refused(422, str(error)) from None
+        lessons: dict[str, list[Image]] = {}
+        for start in range(0, len(found), TOGETHER):
+            some = found[start : start + TOGETHER]
+            with workers.room(client, len(some)):
+                opened = await workers.open(client, [(path, data) for _, path, data in some], shown=len(some))
+            for (name, _, _), image in zip(some, opened, strict=True):
+                lessons.setdefault(name, []).append(image)
+        taught = await changed(workers, model.teach_many, lessons)
+        version = await workers.read(getattr, model, "version")
+        went = [learned_answer(one, version) for one in taught]
+        return Unzipped(pictures=len(found), lessons=went, version=version)
+
+    @app.post(
+        "/api/merge",
+        responses=errors(409, 413, 422),
+        openapi_extra={"requestBody": _ZIP},
+        summary="Merge another model",
+    )
+    async def merge(request: Request) -> Merged:
+        """Send the zip of a model with the same backbone; a class that both know becomes one."""
+        with await _body(request) as file, tempfile.TemporaryDirectory() as scratch:
+            new = await changed(workers, merge_zip, model, file, Path(scratch))
+        return Merged(new=new, version=await workers.read(getattr, model, "version"))
+
+
+async def _body(request: Request) -> IO[bytes]:
+    """Return the body of a request as a file, which vanishes when it is closed."""
+    file: IO[bytes] = tempfile.TemporaryFile()
+    try:
+        async for chunk in request.stream():
+            file.write(chunk)
+        if not file.tell():
+            raise Refused(422, "There is nothing in the request: send a zip file.")
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _chunks(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        file.seek(0)
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+def _write_onnx(model: Model, file: IO[bytes]) -> None:
+    from faverage.app.onnx import export_learner
+
+    if not model.classes():
+        raise ModelError("the model knows nothing yet: teach it a class first")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        export_learner(model, path)
+        file.write(path.read_bytes())
