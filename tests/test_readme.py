@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 BLOCKS = [
     pytest.param(block, id=f"{page}-{i}")
-    for page in ("README.md", "docs/fusion.md", "docs/rivals.md")
+    for page in ("README.md", "docs/fusion.md", "docs/learner.md", "docs/rivals.md")
     for i, block in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
 ]
 
