@@ -143,7 +143,7 @@ def train_model(
     model = trained(train, checkpoint, Team())
     progress("learning the classes", 0, 0)
     # in a few epochs, a head that began with nothing lags behind what a ready network sees
-    made = _finish(model, out, images, numbers, names, aside, device, seed, views, refit=how == "fine-tune")
+    made = _finish(model, out, images, numbers, names, aside, device, seed, views, how == "fine-tune")
     checkpoint.unlink(missing_ok=True)
     return made
 
