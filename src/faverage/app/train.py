@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -143,7 +144,7 @@ def train_model(
     model = trained(train, checkpoint, Team())
     progress("learning the classes", 0, 0)
     # in a few epochs, a head that began with nothing lags behind what a ready network sees
-    made = _finish(model, out, images, numbers, names, aside, device, seed, views, refit=how == "fine-tune")
+    made = _finish(model, out, images, numbers, names, aside, device, seed, views, how == "fine-tune")
     checkpoint.unlink(missing_ok=True)
     return made
 
@@ -151,7 +152,7 @@ def train_model(
 def _rate(how: How, name: str, batch: int) -> float:
     """Return the learning rate at the start."""
     if how == "fine-tune":
-        return 0.01 * float(batch / 32) ** 0.5
+        return 0.01 * math.sqrt(batch / 32)
     return 0.1 * batch / 128 if name != "tiny" and batch > 32 else 0.025
 
 

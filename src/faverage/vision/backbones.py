@@ -227,7 +227,7 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read named tensors of any shape from a ``.safetensors`` file or from what ``torch.save`` wrote."""
+    """Read named tensors, of any shapes, from a ``.safetensors`` file or from what ``torch.save`` wrote."""
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {path}")
     try:
