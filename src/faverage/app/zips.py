@@ -25,7 +25,8 @@ __all__ = ["merge_zip", "read_pictures", "write_model_zip", "write_pictures"]
 
 MOST_PICTURES = 1000
 MOST_FILES = 10_000  # of a model
-MOST_UNPACKED = 400_000_000
+PICTURES_UNPACKED = 200_000_000  # bytes, which are in memory together
+MODEL_UNPACKED = 400_000_000
 _MOST_LISTED = 4_000_000  # bytes of the list of files in a zip
 _STAMP = (1980, 1, 1, 0, 0, 0)  # the same model makes the same file
 _UNSAFE = re.compile(r'[%/\\:*?"<>|\x00-\x1f]|^[. ]|[. ]$')
@@ -58,7 +59,7 @@ def read_pictures(file: IO[bytes], most_bytes: int) -> list[tuple[str, str, byte
         most_bytes: of one picture.
     """
     found = []
-    with _opened(file, MOST_PICTURES) as packed:
+    with _opened(file, MOST_PICTURES, PICTURES_UNPACKED) as packed:
         for info in packed.infolist():
             parts = PurePosixPath(info.filename).parts
             if info.is_dir() or parts[0] == "__MACOSX" or any(part.startswith(".") for part in parts):
@@ -97,7 +98,7 @@ def merge_zip(model: Model, file: IO[bytes], scratch: Path) -> list[str]:
         file: what ``write_model_zip`` wrote, or a zip of a model's folder.
         scratch: an empty folder.
     """
-    with _opened(file, MOST_FILES) as packed:
+    with _opened(file, MOST_FILES, MODEL_UNPACKED) as packed:
         tops = [info.filename[: -len("model.json")] for info in packed.infolist() if _name(info) == "model.json"]
         if len(tops) != 1 or tops[0].count("/") > 1:
             raise ModelError("there is no model in the zip: it must hold the folder of one model, with its model.json")
@@ -114,7 +115,7 @@ def merge_zip(model: Model, file: IO[bytes], scratch: Path) -> list[str]:
 
 
 @contextmanager
-def _opened(file: IO[bytes], most: int) -> Iterator[zipfile.ZipFile]:
+def _opened(file: IO[bytes], most: int, most_bytes: int) -> Iterator[zipfile.ZipFile]:
     """Give a zip that holds no more than it should, under names that lead nowhere; ModelError otherwise."""
     try:
         _check_list(file)
@@ -123,10 +124,8 @@ def _opened(file: IO[bytes], most: int) -> Iterator[zipfile.ZipFile]:
             if len(infos) > most:
                 raise ModelError(f"the zip has {len(infos):,} files: at most {most:,} are allowed; split it")
             size = sum(info.file_size for info in infos)
-            if size > MOST_UNPACKED:
-                words = (
-                    f"the zip would unpack to {size / 1e6:,.0f} MB: at most {MOST_UNPACKED / 1e6:,.0f} MB are allowed"
-                )
+            if size > most_bytes:
+                words = f"the zip would unpack to {size / 1e6:,.0f} MB: at most {most_bytes / 1e6:,.0f} MB are allowed"
                 raise ModelError(f"{words}; nothing was unpacked")
             for info in infos:
                 _check_entry(info)

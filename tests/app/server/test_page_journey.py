@@ -249,6 +249,25 @@ def test_a_hundred_pictures_are_one_lesson_and_one_change(page, served, tmp_path
     assert [(c.name, c.count) for c in served.model.classes()] == [(name, 100)] and served.model.version == 2
 
 
+def test_a_camera_that_is_refused_and_a_server_that_is_gone(page, served) -> None:
+    page.click("#try-camera")
+    page.click("#try .start")  # nothing to answer with yet, and nothing to complain of
+    page.wait_for_timeout(700)
+    expect(page.locator("#try .error")).to_be_hidden()
+    page.click("#try .start")
+    page.evaluate(
+        """() => { navigator.mediaDevices.getUserMedia = () =>
+            Promise.reject(new DOMException("no", "NotAllowedError")); }"""
+    )
+    page.click("#try .start")
+    expect(page.locator("#try .error")).to_have_text("The browser was not allowed to use the camera.")
+    page.click("#try-file")
+    expect(page.locator("#try .error")).to_be_hidden()
+    served.stop()
+    page.set_input_files("[data-put='/api/merge']", {"name": "a.zip", "mimeType": "application/zip", "buffer": b"x"})
+    expect(page.locator("#notice")).to_contain_text("The server does not answer")
+
+
 def downloaded(page, button: str, to: Path) -> Path:
     with page.expect_download() as waited:
         page.click(f"[data-get='{button}']")

@@ -250,6 +250,14 @@ def test_what_systems_leave_in_zips_is_passed_over(client) -> None:
     assert send(client, "/api/pictures.zip", zipped(files)).json()["lessons"][0]["name"] == "cat"
 
 
+def test_few_zips_are_read_at_once(client, monkeypatch) -> None:
+    monkeypatch.setattr("faverage.app.server.files.ZIPS_AT_ONCE", 0)
+    for path in ("/api/pictures.zip", "/api/merge"):
+        refused(send(client, path, zipped({"cat/1.png": png()})), 503, "try again")
+    monkeypatch.setattr("faverage.app.server.workers.EXPORTS", 0)
+    refused(client.get("/api/model.zip"), 503, "try again")
+
+
 def test_too_large_a_file(model) -> None:
     small = Limits(pictures=1, picture_bytes=1000)
     with TestClient(create_app(model, limits=small), base_url="http://localhost") as client:

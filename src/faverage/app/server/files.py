@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_files"]
 
+ZIPS_AT_ONCE = 2  # that come in, of all clients together: what is in them takes memory
 TOGETHER = 50  # pictures of a zip that are opened at a time
 _CHUNK = 1 << 18
 _ZIP = {"required": True, "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}}}
@@ -74,6 +76,19 @@ def add_files(
         headers = {"content-length": str(size), "content-disposition": f'attachment; filename="{name}"'}
         return StreamingResponse(_chunks(file), media_type=kind, headers=headers)
 
+    coming = 0
+
+    @contextmanager
+    def place() -> Iterator[None]:
+        nonlocal coming
+        if coming >= ZIPS_AT_ONCE:
+            raise Refused(503, "Other zips are being read: try again in a moment.", {"retry-after": "5"})
+        coming += 1
+        try:
+            yield
+        finally:
+            coming -= 1
+
     called = re.sub(r"[^A-Za-z0-9_-]", "-", model.folder.name) or "model"
 
     @app.get("/api/pictures.zip", response_class=Response, responses={**_FILE, **errors(409)}, summary="All pictures")
@@ -104,12 +119,14 @@ def add_files(
     )
     async def pictures_in(request: Request) -> Unzipped:
         """Each folder is a class; up to 1,000 pictures. One that cannot be read is named, and nothing is changed."""
-        client = client_of(request)
-        with await _body(request) as file:
-            try:
-                found = await workers.export(read_pictures, file, limits.picture_bytes)
-            except ModelError as error:
-                raise Refused(422, str(error)) from None
+        with await _body(request) as file, place():  # who sends slowly keeps nobody from it
+            return await learn(client_of(request), file)
+
+    async def learn(client: str, file: IO[bytes]) -> Unzipped:
+        try:
+            found = await workers.export(read_pictures, file, limits.picture_bytes)
+        except ModelError as error:
+            raise Refused(422, str(error)) from None
         lessons: dict[str, list[Image]] = {}
         for start in range(0, len(found), TOGETHER):
             some = found[start : start + TOGETHER]
@@ -130,7 +147,7 @@ def add_files(
     )
     async def merge(request: Request) -> Merged:
         """Send the zip of a model with the same backbone; a class that both know becomes one."""
-        with await _body(request) as file, tempfile.TemporaryDirectory() as scratch:
+        with await _body(request) as file, place(), tempfile.TemporaryDirectory() as scratch:
             new = await changed(workers, merge_zip, model, file, Path(scratch))
         return Merged(new=new, version=await workers.read(getattr, model, "version"))
 

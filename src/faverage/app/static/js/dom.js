@@ -32,7 +32,8 @@ export class Trouble extends Error {}
 
 export function complain(place, error) {
   const words = error instanceof Trouble ? error.message : "Something went wrong on this page. Load it again.";
-  place.textContent = words.charAt(0).toUpperCase() + words.slice(1);
+  const said = words.charAt(0).toUpperCase() + words.slice(1);
+  if (place.hidden || place.textContent !== said) place.textContent = said; // a screen reader reads it again otherwise
   place.classList.remove("good");
   place.hidden = false;
   if (!(error instanceof Trouble)) console.error(error);

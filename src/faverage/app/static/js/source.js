@@ -147,11 +147,15 @@ export class Source {
     // one question at a time; what happens meanwhile is asked about afterwards
     if (this.feeding) { this.again = [picture, still]; return; }
     this.feeding = true;
-    await this.guard(async () => {
-      if (!still()) return;
-      const taken = await picture();
-      if (!await this.live(taken, still)) drop(taken);
-    });
+    try {
+      if (still()) {
+        const taken = await picture();
+        if (!await this.live(taken, still)) drop(taken);
+      }
+      this.error.hidden = true;
+    } catch (error) {
+      complain(this.error, error); // which says the same thing once, however often it happens
+    }
     this.feeding = false;
     const again = this.again;
     this.again = null;

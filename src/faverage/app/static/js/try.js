@@ -53,7 +53,7 @@ function showWhy({ answer, top, heads, nearest }) {
     if (pushes && against) {
       const fill = make("i", { class: push < 0 ? "against" : "for" });
       fill.style.width = `${50 * Math.abs(push) / largest}%`;
-      const size = Math.abs(push) < 0.05 * largest ? "hardly counts" : `pushes ${push < 0 ? "against" : "for"} it, ${push < 0 ? "−" : "+"}${Math.abs(push).toFixed(1)}`;
+      const size = Math.abs(push) < 0.05 * largest ? "hardly counts" : `${knows ? "pushes" : "which counts"} ${push < 0 ? "against" : "for"} it, ${push < 0 ? "−" : "+"}${Math.abs(push).toFixed(1)}`;
       item.append(`, ${size}.`, make("span", { class: "push", ariaHidden: "true" }, fill));
     } else {
       item.append(".");
@@ -76,7 +76,7 @@ export function clearAnswer() {
 
 async function live(picture, still) {
   if (!picture) { clearAnswer(); return true; }
-  if (!state.classes.length) throw new Trouble(NOTHING);
+  if (!state.classes.length) return false; // the hint says so
   const [answer] = await predict([picture]);
   if (!still()) return false;
   clearTable();
