@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import re
 import select
 import shutil
 import struct
@@ -413,15 +414,18 @@ def test_any_mutation_is_refused_or_answers_with_numbers(tmp_path: Path, made: P
 # Broken folders -------------------------------------------------------------------------------------------------------
 
 
-def test_only_json_and_safetensors_and_the_backbone_once(model: Model) -> None:
+def test_only_json_safetensors_and_taught_pictures_and_the_backbone_once(model: Model) -> None:
     model.teach("cross", pictures("cross", 1))
     files = [p.relative_to(model.folder).as_posix() for p in model.folder.rglob("*") if p.is_file()]
+    (picture,) = [file for file in files if file.startswith("pictures/")]  # of the one that was taught
+    assert re.fullmatch(r"pictures/[0-9a-f]{24}\.png", picture)
     assert sorted(files) == [
         ".lock",
         "base/backbone.safetensors",
         "base/learner.safetensors",
         "base/thumbnails.safetensors",
         "model.json",
+        picture,
         "states/000001/known.safetensors",
         "states/000002/fuser.safetensors",
         "states/000002/known.safetensors",

@@ -409,7 +409,7 @@ def test_a_name_never_becomes_a_path(model: Model, tmp_path: Path) -> None:
     model.teach("../../../evil/x", pictures("cross", 1))
     assert names_of(Model.load(model.folder, device="cpu"))[-1] == "../../../evil/x"
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
-    assert {p.suffix for p in model.folder.rglob("*") if p.is_file()} == {".safetensors", ".json", ""}
+    assert {p.suffix for p in model.folder.rglob("*") if p.is_file()} == {".safetensors", ".json", ".png", ""}
 
 
 @pytest.mark.parametrize(
