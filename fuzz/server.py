@@ -241,6 +241,9 @@ class Server(Target):
             for state in (self.folder / "states").iterdir():
                 if not (source / "states" / state.name).exists():
                     shutil.rmtree(state)
+            shutil.rmtree(self.folder / "pictures", ignore_errors=True)
+            if (source / "pictures").exists():
+                shutil.copytree(source / "pictures", self.folder / "pictures")
             shutil.copy(source / "model.json", self.folder / "fresh.json")
             (self.folder / "fresh.json").replace(self.folder / "model.json")
 

@@ -278,7 +278,7 @@ class Knowledge:
         """Return what is known without some kept examples; ValueError where a class would have none left.
 
         Args:
-            rows: their numbers.
+            rows: their numbers ``(m,)``.
         """
         stay = np.ones(len(self.labels), dtype=bool)
         stay[np.asarray(rows, dtype=np.int64)] = False
@@ -295,7 +295,7 @@ class Knowledge:
         """Return the same with some kept examples in another class; ValueError where a class would have none left.
 
         Args:
-            rows: their numbers.
+            rows: their numbers ``(m,)``.
             label: of a known class.
         """
         labels = self.labels.copy()

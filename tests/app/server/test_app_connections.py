@@ -76,7 +76,7 @@ def test_one_who_does_not_read_is_left() -> None:
     with serving(limits=Limits(upload_seconds=0.2, head_seconds=0.2, connections=4)) as server:
         with server.connect() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.sendall((b"GET /page.js HTTP/1.1\r\n" + HOST + b"\r\n") * 2000)
+            connection.sendall((b"GET /page.css HTTP/1.1\r\n" + HOST + b"\r\n") * 2000)
             time.sleep(0.8)
             assert server.get() == 200  # of four connections, one is each client's
     assert not server.log.getvalue()

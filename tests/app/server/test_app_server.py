@@ -71,12 +71,8 @@ def test_predict_a_form_and_a_raw_body(client) -> None:
     assert [one["answer"] for one in said] == ["red", "blue"]
     assert sum(one["probability"] for one in said[0]["top"]) == pytest.approx(1, abs=1e-4)
     assert len(said[0]["top"]) == 3 and said[0]["heads"][1]["head"] == "prototypes"
-    assert said[0]["heads"][0] == {
-        "head": "base head",
-        "best": "red",
-        "probability": 0,
-        "push": -0.25,
-    }  # not known to it
+    unknown_to_it = {"head": "base head", "best": "red", "knows": False, "probability": 0, "push": -0.25}
+    assert said[0]["heads"][0] == unknown_to_it
     assert said[0]["familiarity"] == pytest.approx(1, abs=1e-3) and said[0]["unknown"] is None
     raw = client.post("/api/predict", content=png("green"), headers={"content-type": "image/png"}).json()
     assert raw["answers"][0]["answer"] == "green"
