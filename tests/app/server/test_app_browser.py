@@ -76,7 +76,7 @@ def test_draw_a_symbol_five_times_teach_it_and_see_it_recognised(page, served) -
     assert card.locator("img").first.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
     draw(page, "#try", STAR, wobble=1.5)
     expect(page.locator("#best")).to_have_text("star")
-    expect(page.locator("#because")).to_contain_text("speaks most for “star”")
+    expect(page.locator("#because")).to_contain_text("For “star” and against")
     expect(page.locator("#heard")).to_contain_text("star")
     draw(page, "#try", FOUR, clear=True)
     expect(page.locator("#best")).to_have_text("4")
