@@ -67,7 +67,7 @@ def logistic(x: Array, y: Array, test: Array) -> Array:
     if least < 3:
         model: Any = LogisticRegression(C=10, max_iter=1000)
     else:
-        model = LogisticRegressionCV(Cs=[1, 10, 100], cv=3, max_iter=500, l1_ratios=(0,), use_legacy_attributes=False)
+        model = LogisticRegressionCV(Cs=[1, 10, 100], cv=3, scoring="accuracy", max_iter=500, l1_ratios=(0,))
     return np.asarray(model.fit(unit(x), y).predict(unit(test)))
 
 
