@@ -156,6 +156,7 @@ def test_the_fuser_in_the_comparison_of_files(tmp_path: Path) -> None:
     assert "Fitted middle on 45 labelled rows" in result.stdout and "│ middle " in result.stdout
 
 
+@pytest.mark.slow
 def test_rival_fuser_benchmark_and_backbone_in_a_run(tmp_path: Path) -> None:
     options = ("--config", tmp_path / "run.yaml", "--methods", "nearest,middle,prototypes")
     (tmp_path / "run.yaml").write_text("backbone: pixels\nepochs: 1\nbatch_size: 16\nlr: 0.01\n")

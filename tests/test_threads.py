@@ -106,6 +106,7 @@ def test_held_out_of_a_network_that_diverges_is_that_of_its_last_good_weights() 
     assert np.isfinite(together).all()
 
 
+@pytest.mark.slow
 def test_estimators_fuse_on_one_thread_and_keep_their_jobs(
     three: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

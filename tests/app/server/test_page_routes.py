@@ -315,6 +315,7 @@ def test_models_that_are_refused(client, model, made, tmp_path) -> None:
     assert model.version == version
 
 
+@pytest.mark.slow
 def test_onnx(client) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     teach(client, "yellow", COLOURS["yellow"], 3)
