@@ -3,6 +3,8 @@
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,37 @@ STAR = [(50, 8), (61, 38), (93, 38), (67, 57), (77, 90), (50, 70), (23, 90), (33
 ZIGZAG = [(10, 20), (90, 20), (10, 50), (90, 50), (10, 80), (90, 80)]
 HEART = [(50, 90), (12, 50), (14, 22), (32, 12), (50, 30), (68, 12), (86, 22), (88, 50), (50, 90)]
 FOUR = [(62, 90), (62, 10), (18, 62), (84, 62)]
+
+
+@contextmanager
+def chromium(program: str | None) -> Iterator[Any]:
+    """Give a browser with a camera that shows a moving picture."""
+    from playwright.sync_api import sync_playwright
+
+    fake_camera = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=program, args=["--no-sandbox", *fake_camera])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def page_of(browser: Any, address: str, seconds: int) -> Iterator[Any]:
+    """Give the page of a server; at its end nothing went wrong on it, and it asked nobody else."""
+    from playwright.sync_api import expect
+
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["camera"])
+    page = context.new_page()
+    page.set_default_timeout(1000 * seconds)
+    expect.set_options(timeout=1000 * seconds)
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda said: wrong.append(said.text) if "Content Security" in said.text else None)
+    page.on("request", lambda asked: None if asked.url.startswith((address, "blob:")) else wrong.append(asked.url))
+    page.goto(address)
+    yield page
+    context.close()
+    assert not wrong, wrong
 
 
 class Served:

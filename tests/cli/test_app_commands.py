@@ -12,27 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from faverage.app.demo import digits_model, draw
 from faverage.app.model import Model
-from faverage.cli.commands import app
 from faverage.storage import cache_folder
+from helpers_commands import call, refused
 from helpers_model import NAMES, data_of, learner_of_shapes, pictures
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
-
-
-def call(*arguments: object, code: int = 0) -> Any:
-    """Run a command; a traceback is never the answer to a person's mistake."""
-    result = CliRunner().invoke(app, [*map(str, arguments)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
-    assert result.exit_code == code, result.output
-    return result
-
-
-def refused(*arguments: object) -> str:
-    return " ".join(call(*arguments, code=2).stderr.split())
 
 
 def save(folder: Path, kind: str, n: int = 5, seed: int = 7, side: int = 16) -> Path:

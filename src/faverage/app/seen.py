@@ -10,9 +10,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -23,6 +21,7 @@ from numpy.typing import NDArray
 
 from faverage.app.photos import MAX_BYTES, open_picture, squares
 from faverage.code import code_fingerprint
+from faverage.data.store import in_order
 from faverage.storage import cache_folder, read_regular
 from faverage.vision import Extractor
 
@@ -125,19 +124,11 @@ def _look(
 def _looked(files: Sequence[Path], extractor: Extractor, side: int, known: frozenset[bytes]) -> Iterator[list[_Looked]]:
     """Yield the files in parts, at which threads look."""
     step = _FEW if extractor.device.type == "cpu" else _MANY
-    workers = min(8, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[list[_Looked]]] = deque()
-        try:
-            for start in range(0, len(files), step):
-                places = range(start, min(start + step, len(files)))
-                waiting.append(pool.submit(_look, places, files, extractor, side, known))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+
+    def look(start: int) -> list[_Looked]:
+        return _look(range(start, min(start + step, len(files))), files, extractor, side, known)
+
+    yield from in_order(look, range(0, len(files), step), min(8, os.cpu_count() or 1))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 from numpy.lib import format as npy
@@ -43,6 +43,7 @@ ABSENT = "listed, but absent"
 
 Reasons = list[tuple[int, str]]
 Chunk = tuple[NDArray[np.uint8], Reasons]
+T = TypeVar("T")
 
 
 def open_store(
@@ -155,7 +156,7 @@ def _write(file: BinaryIO, name: str, items: Sequence[Item], side: int, workers:
         reader = stack.enter_context(_Reader())
         bar = stack.enter_context(Progress(f"decoding {name}", len(items), show=progress))
         starts = range(0, len(items), CHUNK)
-        chunks = _in_order(lambda i: _decode_chunk(items[i : i + CHUNK], i, side, reader), starts, workers)
+        chunks = in_order(lambda i: _decode_chunk(items[i : i + CHUNK], i, side, reader), starts, workers)
         for pixels, failures in stack.enter_context(closing(chunks)):
             file.write(pixels.data)
             reasons += failures
@@ -192,16 +193,16 @@ def _decode_chunk(items: Sequence[Item], first: int, side: int, reader: _Reader)
     return np.array(squares, dtype=np.uint8).reshape(-1, side, side, 3), failures
 
 
-def _in_order(decode_from: Callable[[int], Chunk], starts: range, workers: int) -> Generator[Chunk]:
-    """Results in the order of ``starts``, a few chunks ahead of what is consumed."""
+def in_order(do: Callable[[int], T], starts: range, workers: int) -> Generator[T]:
+    """Yield what threads make of each of ``starts``, in their order, a few ahead of what is consumed."""
     if workers == 1:
-        yield from map(decode_from, starts)
+        yield from map(do, starts)
         return
     with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[Chunk]] = deque()
+        waiting: deque[Future[T]] = deque()
         try:
             for start in starts:
-                waiting.append(pool.submit(decode_from, start))
+                waiting.append(pool.submit(do, start))
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()
             while waiting:

@@ -83,7 +83,8 @@ class BaseHead:
         return (
             self.view == other.view
             and np.array_equal(self.classes, other.classes)
-            and np.array_equal(self.head.weight, other.head.weight)
+            and type(self.head) is type(other.head)
+            and all(np.array_equal(part, vars(other.head)[name]) for name, part in vars(self.head).items())
         )
 
 

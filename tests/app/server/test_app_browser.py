@@ -10,11 +10,11 @@ from PIL import Image
 pytest.importorskip("playwright", reason="no playwright: the tests in a browser are left out (make test-browser)")
 pytest.importorskip("uvicorn", reason="no uvicorn: the tests in a browser are left out (make test-browser)")
 
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from faverage.app.demo import digits_model
 from helpers_app import png
-from helpers_browser import FOUR, HEART, STAR, ZIGZAG, Served, draw, picture_file, teach_drawings
+from helpers_browser import FOUR, HEART, STAR, ZIGZAG, Served, chromium, draw, page_of, picture_file, teach_drawings
 
 CHROMIUM = os.environ.get("FAVERAGE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -41,30 +41,15 @@ def served(digits, tmp_path):
 
 @pytest.fixture(scope="module")
 def browser():
-    fake_camera = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *fake_camera])
+    with chromium(CHROMIUM) as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
 def page(browser, served):
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["camera"])
-    page = context.new_page()
-    page.set_default_timeout(20_000)
-    expect.set_options(timeout=20_000)
-    wrong: list[str] = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda said: wrong.append(said.text) if "Content Security" in said.text else None)
-    page.on(
-        "request", lambda asked: None if asked.url.startswith((served.address, "blob:")) else wrong.append(asked.url)
-    )
-    page.goto(served.address)
-    expect(page.locator(".card").first).to_be_visible()
-    yield page
-    context.close()
-    assert not wrong, wrong
+    with page_of(browser, served.address, seconds=20) as page:
+        expect(page.locator(".card").first).to_be_visible()
+        yield page
 
 
 def test_draw_a_symbol_five_times_teach_it_and_see_it_recognised(page, served) -> None:

