@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from faverage.experiment import RunConfig
 from faverage.experiment.rivals import rival_recipe
 from faverage.rivals import RIVALS, Rival, get_rival
+from faverage.vision import get_backbone
 from helpers_paths import ROOT
 from helpers_run import command, said
 
@@ -162,3 +165,30 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     ]:
         result = command("digits", *arguments, "--out", tmp_path)
         assert result.exit_code == 2 and words in said(result), result.output
+
+
+def test_every_rival_starts_from_given_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = get_backbone("tiny")
+    save_file(start.state_dict(), tmp_path / "start.safetensors")
+    images, labels = np.zeros((4, 16, 16, 3), np.uint8), [0, 0, 1, 1]
+    for name, cls in RIVALS.items():
+        monkeypatch.setattr(cls, "_fit", lambda *_: None)
+        rival = cls("tiny", weights=tmp_path / "start.safetensors").fit_base(images, labels)
+        found = rival.net.backbone.state_dict()
+        assert all(torch.equal(found[key], value) for key, value in start.state_dict().items()), name
+
+
+def test_a_run_gives_its_weights_to_rivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    fit = RIVALS["fact"].fit_base
+    monkeypatch.setattr(RIVALS["fact"], "fit_base", lambda self, *of: (seen.append(self.weights), fit(self, *of))[1])
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        save_file(get_backbone("tiny").state_dict(), tmp_path / f"{seed}.safetensors")
+        chosen = ("--weights", tmp_path / f"{seed}.safetensors")
+        result = command(*BOTH, "--methods", "fact", *chosen, "--out", tmp_path / "run")
+        assert result.exit_code == 0, result.output
+    assert seen == [tmp_path / "0.safetensors", tmp_path / "1.safetensors"]  # the second run did not take the first's
+    save_file(get_backbone("resnet18_small").state_dict(), tmp_path / "other.safetensors")
+    result = command(*BOTH, "--methods", "fact", "--weights", tmp_path / "other.safetensors", "--out", tmp_path / "no")
+    assert result.exit_code == 2 and "does not fit this TinyNet" in said(result)

@@ -19,9 +19,11 @@ from faverage.features import FeatureSet
 from faverage.fscil.heads import base_heads, unit
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from faverage.vision import BaseModel, Team
 
-__all__ = ["Progress", "features_of_benchmark", "train_on"]
+__all__ = ["Progress", "features_of_benchmark", "train_on", "with_weights"]
 
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, of how much (0: not known)
@@ -159,22 +161,13 @@ def train_on(
 ) -> BaseModel:
     """Train the base session of a run on some rows of its images."""
     from faverage.experiment.resume import trained
-    from faverage.vision import Team, get_backbone, load_weights, train_base
+    from faverage.vision import Team, train_base
 
-    backbone: Any = config.backbone
-    if config.weights is not None:
-        try:
-            backbone = load_weights(get_backbone(config.backbone), Path(config.weights).expanduser())
-        except CheckpointError as error:
-            expected = "expected a state dict, as .safetensors or written by torch.save"
-            raise ConfigError(f"weights: {error.what} is no checkpoint", what="weights", hint=expected) from None
-        except ValueError as error:
-            raise ConfigError(f"weights: {error}", what="weights") from None
     train = partial(
         train_base,
         pictures.images,
         pictures.labels,
-        backbone=backbone,
+        backbone=config.backbone if config.weights is None else with_weights(config.backbone, config.weights),
         indices=rows,
         epochs=config.epochs,
         batch_size=config.batch_size,
@@ -195,3 +188,16 @@ def train_on(
         head="cosine" if config.rotations else "linear",
     )
     return train() if checkpoint is None else trained(train, checkpoint, team or Team())
+
+
+def with_weights(backbone: str, file: str) -> nn.Module:
+    """Return a backbone that starts from a checkpoint; ConfigError where that is none, or is not of such a backbone."""
+    from faverage.vision import get_backbone, load_weights
+
+    try:
+        return load_weights(get_backbone(backbone), Path(file).expanduser())
+    except CheckpointError as error:
+        expected = "expected a state dict, as .safetensors or written by torch.save"
+        raise ConfigError(f"weights: {error.what} is no checkpoint", what="weights", hint=expected) from None
+    except ValueError as error:
+        raise ConfigError(f"weights: {error}", what="weights") from None

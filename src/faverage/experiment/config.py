@@ -118,6 +118,13 @@ class RunConfig:
         of="network",
         shown="as faverage.vision.transforms_for has it",
     )
+    area: float = setting(
+        0.08,
+        "least share of an image's area that a training crop of random size shows, see faverage.vision.Augment",
+        at_least=0.001,
+        at_most=1,
+        of="network",
+    )
     jitter: float = setting(
         0.2,
         "how much brightness, contrast and saturation of training images change, see faverage.vision.Augment",

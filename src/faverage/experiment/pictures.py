@@ -99,8 +99,8 @@ def _transforms(config: RunConfig, side: int, mean: Sequence[float], std: Sequen
     from faverage.vision import Augment, transforms_for
 
     augment, transform = transforms_for(side, crop=config.crop, mean=mean, std=std)
-    wanted = {"flip": augment.flip if config.flip else 0.0, "jitter": config.jitter}
-    if wanted != {"flip": augment.flip, "jitter": augment.jitter}:
+    wanted = {"flip": augment.flip if config.flip else 0.0, "jitter": config.jitter, "area": (config.area, 1.0)}
+    if any(getattr(augment, name) != value for name, value in wanted.items()):
         augment = Augment(**{**augment.config(), **wanted})
     return augment, transform
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from faverage.experiment.base import with_weights
 from faverage.experiment.code import method_code
 from faverage.experiment.resume import read_left, write_left
 from faverage.fscil.metrics import Outcome
@@ -45,8 +46,9 @@ def rival_recipe(name: str, config: RunConfig) -> tuple[dict[str, Any], dict[str
 
 
 def rival_folder(name: str, config: RunConfig, pictures: Pictures) -> str:
-    """Return the name of the folder for a rival's states: its own for each recipe, set of images and code."""
-    said = json.dumps([rival_recipe(name, config), pictures.stamp, method_code(name)], sort_keys=True)
+    """Return the name of the folder for a rival's states: its own for each recipe, start, set of images and code."""
+    start = [] if config.weights is None else [_hash(Path(config.weights).expanduser())]
+    said = json.dumps([rival_recipe(name, config), pictures.stamp, method_code(name), *start], sort_keys=True)
     return f"{name}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
 
 
@@ -95,7 +97,7 @@ def _left(name: str, log: Path, pictures: Pictures, config: RunConfig, progress:
 def rival_base(name: str, pictures: Pictures, config: RunConfig, folder: Path, progress: bool) -> Rival:
     """Return the rival after its base session, from disk where an earlier run finished it."""
     from faverage.rivals import get_rival
-    from faverage.vision import Augment, CheckpointError, transforms_for
+    from faverage.vision import Augment, CheckpointError
 
     file, about = folder / "base.safetensors", folder / "base.json"
     left = read_left(about, "the base session is trained again")
@@ -104,15 +106,16 @@ def rival_base(name: str, pictures: Pictures, config: RunConfig, folder: Path, p
         if rival is not None:
             return rival
     recipe, own = rival_recipe(name, config)
-    augment = pictures.augment
-    if "crop" in own:
-        usual = transforms_for(pictures.images.shape[1], crop=own["crop"])[0].config()
-        augment = Augment(**{**usual, "flip": augment.flip, "jitter": augment.jitter, **augment.statistics()})
+    augment = Augment(**{**pictures.augment.config(), "size": own["crop"]}) if "crop" in own else pictures.augment
+    backbone = own.get("backbone", config.backbone)
+    if config.weights is not None:
+        with_weights(backbone, config.weights)  # fails here, in words, and not amid the sessions
     make = partial(
         get_rival(name),
-        own.get("backbone", config.backbone),
+        backbone,
         recipe=recipe,
         total=sum(len(classes) for classes in pictures.sessions),
+        weights=config.weights and Path(config.weights).expanduser(),
         augment=augment,
         transform=pictures.transform,
         device=config.device,

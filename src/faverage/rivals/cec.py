@@ -177,7 +177,7 @@ class CEC(Rival):
         "paper/cub200": {
             "backbone": "resnet18_large",
             "crop": 224,
-            "base": {"schedule": {"at": [0.3, 0.4, 0.6, 0.8], "times": 0.1}},
+            "base": {"lr": 0.01, "schedule": {"at": [0.3, 0.4, 0.6, 0.8], "times": 0.1}},
             "episode": {"queries": 10},
         },
         "paper/cifar100": {

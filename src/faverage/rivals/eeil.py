@@ -145,9 +145,13 @@ class EEIL(Rival):
             "increment": {"epochs": 20, "batch_size": 64},
             "balance": {"epochs": 30, "batch_size": 64},
         },
+        "shared/cub200": {"increment": {"lr": 0.01}, "balance": {"lr": 0.001}},  # all start from trained weights
         "paper": {"base": {"epochs": 40, "schedule": QUARTERS, "weight_decay": 1e-4}},
         "paper/mini-imagenet": {"backbone": "resnet18_large", "crop": 84},
-        "paper/cub200": {"backbone": "resnet18_large", "crop": 224},
+        "paper/cub200": {
+            **{"base": {"lr": 0.01}, "increment": {"lr": 0.01}, "balance": {"lr": 0.001}},
+            **{"backbone": "resnet18_large", "crop": 224},
+        },
         "paper/cifar100": {"crop": 32},
     }
 

@@ -143,7 +143,9 @@ class LUCIR(Rival):
             "exemplars": {"base": 400, "new": 1},
         },
         "shared/digits": {"increment": {"epochs": 20, "lr": 0.05, "batch_size": 64}, "exemplars": {"base": 60}},
+        "shared/cub200": {"increment": {"lr": 0.01}},  # as the base session: both start from trained weights
         "paper": {"base": {"epochs": 90, "schedule": THIRDS, "weight_decay": 1e-4}},
+        "paper/cub200": {"base": {"lr": 0.01}, "increment": {"lr": 0.01}, "backbone": "resnet18_large", "crop": 224},
         "paper/cifar100": {
             "base": {"epochs": 160, "schedule": {"at": [0.5, 0.75], "times": 0.1}},
             "increment": {"epochs": 160, "schedule": {"at": [0.5, 0.75], "times": 0.1}},

@@ -21,6 +21,7 @@ from faverage.vision import (
     Training,
     extract_features,
     get_backbone,
+    load_weights,
     train_network,
     transforms_for,
 )
@@ -42,6 +43,7 @@ class Rival:
         backbone: a name for ``faverage.vision.get_backbone``.
         recipe: settings of the method, laid over ``recipes["shared"]``; a section such as ``base`` is merged.
         total: number of classes that there will be in the end, for methods that must know (FACT).
+        weights: a checkpoint that the backbone starts from, see ``faverage.vision.load_weights``.
         augment: the training transform; by default ``transforms_for`` the side of the images.
         transform: the evaluation transform; by default likewise.
         device: ``auto``, ``cpu``, ``cuda``.
@@ -64,6 +66,7 @@ class Rival:
         *,
         recipe: Recipe | None = None,
         total: int | None = None,
+        weights: str | Path | None = None,
         augment: Augment | None = None,
         transform: Evaluate | None = None,
         device: str = "auto",
@@ -73,7 +76,7 @@ class Rival:
     ) -> None:
         self.backbone_name, self.total, self.augment, self.transform = backbone, total, augment, transform
         self.recipe = merged(self.recipes["shared"], recipe or {}, self.name)
-        self.device, self.seed, self.progress = device, seed, progress
+        self.weights, self.device, self.seed, self.progress = weights, device, seed, progress
         self.checkpoints = None if checkpoints is None else Path(checkpoints)
         self.classes: list[Any] = []
         self.sessions: list[list[Any]] = []
@@ -91,6 +94,8 @@ class Rival:
         self.augment, self.transform = self.augment or usual[0], self.transform or usual[1]
         self.classes, self.sessions, self.arrays = [], [classes.tolist()], {}
         self.net = self._seeded(lambda: self.build([len(classes)]))
+        if self.weights is not None:
+            load_weights(self.net.backbone, self.weights)
         self._fit(X, numbers)
         self.classes = classes.tolist()
         return self
