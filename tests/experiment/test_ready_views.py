@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from faverage.experiment import ConfigError, RunConfig, run_method
+from faverage.experiment.fusers import learner_of
 from faverage.experiment.recipes import BEST
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.work import mark
@@ -262,7 +263,11 @@ def test_members_are_those_of_the_settings_and_of_the_method(tmp_path: Path) -> 
     for method in ("prototypes", "no-fine-tuning"):  # one member alone, whatever the others are
         one, other = (run_method(method, features, c)["sessions"] for c in (config, sessions))
         assert [s["f1"] for s in one] == [s["f1"] for s in other]
-    with pytest.raises(ConfigError, match="members must be 'views' or 'sessions', got 'heads'"):
+    paper = replace(config, members="paper")
+    assert run_method("afa", features, paper)["explanation"]["heads"] == heads["views", "afa"]
+    of_rule = [learner_of("geometric", one).members_kind for one in (config, sessions, paper)]
+    assert of_rule == [None, "sessions", "sessions"]  # None: its own, views
+    with pytest.raises(ConfigError, match="members must be 'views', 'sessions' or 'paper', got 'heads'"):
         built("members: heads", tmp_path)
 
 

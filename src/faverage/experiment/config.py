@@ -168,10 +168,11 @@ class RunConfig:
         (), "settings of each network, laid over those of the run; none: the run's own", stage="views", rivals=False
     )
     hold_out: int = setting(20, "images of each base class kept for rehearsal", at_least=1)
-    members: Literal["views", "sessions"] = setting(
+    members: Literal["views", "sessions", "paper"] = setting(
         "views",
-        "what fusers fuse: views, two heads of each view and ridge regression on all; or sessions, as the paper does, "
-        "the base head and a head of prototypes for each later session; afa-paper always has sessions",
+        "what fusers fuse: views, two heads of each view and ridge regression on all; sessions, as the paper does, "
+        "the base head and a head of prototypes for each later session; or paper, sessions for the fusers of the "
+        "paper's tables and views for the others; afa-paper always has sessions",
         stage="after",
         rivals=False,
     )

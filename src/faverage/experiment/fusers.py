@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from faverage.experiment.results import IN_PAPER
 from faverage.features import FeatureSet
 from faverage.fscil import FewShotLearner
 from faverage.fscil.metrics import Outcome
@@ -43,8 +44,8 @@ def learner_of(method: str, config: RunConfig) -> FewShotLearner:
     """Return the learner of a fuser in a run, before it learned anything."""
     names = ("stand_ins", "spread", "balance", "calibration", "temperature", "threshold", "seed")
     options: dict[str, Any] = {name: getattr(config, name) for name in names}
-    members: Any = "sessions" if config.members == "sessions" else None  # None: the method's own
-    return FewShotLearner(fuser=method, members=members, **options)
+    by_session = config.members == "sessions" or (config.members == "paper" and method in IN_PAPER)
+    return FewShotLearner(fuser=method, members="sessions" if by_session else None, **options)
 
 
 def _explanation(learner: FewShotLearner, class_names: list[str]) -> dict[str, Any] | None:

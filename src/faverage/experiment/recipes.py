@@ -12,7 +12,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "mini-imagenet": {"crop": 64, "epochs": 100},
     "tiered-imagenet": {"crop": 64, "epochs": 100},
     "cifar100": {"backbone": "resnet18_small"},
-    "cub200": {"backbone": "resnet18_large", "lr": 0.01},
+    "cub200": {"backbone": "resnet18_large", "lr": 0.02, "area": 0.25},
     "fgvc-aircraft": {"backbone": "resnet18_large", "lr": 0.01},
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NOTES", "PAPER", "combine", "compare"]
+__all__ = ["IN_PAPER", "NOTES", "PAPER", "combine", "compare"]
 
 Results = dict[str, Any]
 
@@ -128,6 +128,8 @@ def _table(text: str) -> dict[str, list[float]]:
 
 
 PAPER = {"mini-imagenet": _table(_MINI), "cub200": _table(_CUB)}
+IN_PAPER = frozenset(name for table in PAPER.values() for name in table)
+"""Methods of the paper's tables."""
 
 NOTES = {
     "mini-imagenet": [
