@@ -303,8 +303,8 @@ class SAVC(Rival):
         },
         "shared/cifar100": _CIFAR,
         "shared/digits": {
-            "base": {"epochs": 10, "batch_size": 64, "lr": 0.05},
-            "contrast": {"momentum": 0.99, "queue": 512, "dimension": 32},
+            "base": {"epochs": 5, "batch_size": 32, "lr": 0.05},
+            "contrast": {"momentum": 0.95, "queue": 512, "dimension": 32},
             "views": {**_CIFAR["views"], "count": 1},
         },
         "paper": {},
