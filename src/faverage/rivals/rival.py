@@ -210,12 +210,11 @@ class Rival:
         """Train with the settings of a section of the recipe; the session's number is part of seed and file name."""
         session = len(self.sessions) if self.classes else 0
         what = f"{self.name}-{section}" + (f"-{session}" if session else "")
-        settings = {**self.recipe[section], **more}
+        settings = {"augment": self.augment, **self.recipe[section], **more}
         batch = settings.get("batch_size", 128)
         short = settings.get("epochs", 50) * max(len(numbers) // batch, 1) < _FEW_STEPS
         self.trainings[what] = train_network(
             *(network, images, numbers),
-            augment=self.augment,
             device=self.device,
             seed=self.seed * 1009 + session,
             checkpoint=None if self.checkpoints is None or short else self.checkpoints / f"{what}.safetensors",
