@@ -5,13 +5,15 @@ from typing import TypeVar
 
 from faverage.registry import Registry
 from faverage.rivals.cec import CEC
+from faverage.rivals.cfscil import CFSCIL
 from faverage.rivals.eeil import EEIL
 from faverage.rivals.fact import FACT
+from faverage.rivals.idlvq import IDLVQ
 from faverage.rivals.lucir import LUCIR
 from faverage.rivals.rival import Rival
 from faverage.rivals.sppr import SPPR
 
-__all__ = ["CEC", "EEIL", "FACT", "LUCIR", "RIVALS", "SPPR", "Rival", "get_rival", "register_rival"]
+__all__ = ["CEC", "CFSCIL", "EEIL", "FACT", "IDLVQ", "LUCIR", "RIVALS", "SPPR", "Rival", "get_rival", "register_rival"]
 
 RIVALS: Registry[type[Rival]] = Registry("rival", named=True)
 R = TypeVar("R", bound=type[Rival])
@@ -22,7 +24,7 @@ def register_rival(name: str) -> Callable[[R], R]:
     return RIVALS.register(name)
 
 
-for _rival in (LUCIR, EEIL, SPPR, CEC, FACT):  # the order of the paper's tables
+for _rival in (LUCIR, EEIL, SPPR, CEC, FACT, CFSCIL, IDLVQ):  # those of the paper's tables first, in its order
     register_rival(_rival.name)(_rival)
 
 
