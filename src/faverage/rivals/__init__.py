@@ -1,18 +1,34 @@
-"""The rivals of the paper's tables, one file each, behind the learner's verbs and under one protocol."""
+"""The rivals of the paper's tables and of its related work, one file each, behind the learner's verbs."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 from faverage.registry import Registry
 from faverage.rivals.cec import CEC
+from faverage.rivals.cfscil import CFSCIL
 from faverage.rivals.eeil import EEIL
 from faverage.rivals.fact import FACT
+from faverage.rivals.idlvq import IDLVQ
 from faverage.rivals.lucir import LUCIR
 from faverage.rivals.rival import Rival
 from faverage.rivals.savc import SAVC
 from faverage.rivals.sppr import SPPR
 
-__all__ = ["CEC", "EEIL", "FACT", "LUCIR", "RIVALS", "SAVC", "SPPR", "Rival", "get_rival", "register_rival"]
+__all__ = [
+    "CEC",
+    "CFSCIL",
+    "EEIL",
+    "FACT",
+    "IDLVQ",
+    "LUCIR",
+    "RIVALS",
+    "SAVC",
+    "SPPR",
+
+    "Rival",
+    "get_rival",
+    "register_rival",
+]
 
 RIVALS: Registry[type[Rival]] = Registry("rival", named=True)
 R = TypeVar("R", bound=type[Rival])
@@ -23,7 +39,8 @@ def register_rival(name: str) -> Callable[[R], R]:
     return RIVALS.register(name)
 
 
-for _rival in (LUCIR, EEIL, SPPR, CEC, FACT, SAVC):  # the order of the paper's tables, then later ones
+# those of the paper's tables in its order, then those that it names, then a later one
+for _rival in (LUCIR, EEIL, SPPR, CEC, FACT, IDLVQ, CFSCIL, SAVC):
     register_rival(_rival.name)(_rival)
 
 

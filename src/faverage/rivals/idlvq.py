@@ -1,0 +1,199 @@
+r"""IDLVQ-C: incremental few-shot learning via vector quantization in deep embedded space (Chen and Lee, ICLR 2021).
+
+Each class c has one reference vector m_c in the space of features f; the nearest one wins. With u_c = ‖f − m_c‖² / γ
+and γ learned, the base session is
+
+    L = CE(softmax(−u), y) + α u_y
+
+After it m_c is the mean feature of its class, where u_y is least. A session starts its new m_c at the mean features of
+its shots. Then backbone and new m_c learn, on the shots and on one stored image a known class, with f_old the feature
+before the session:
+
+    L = mean max(0, μ + u_y − min_{c≠y} u_c) + α mean over shots of u_y + β mean over stored of ‖f − f_old‖² / γ
+
+Known m_c are fixed meanwhile. After that each moves with its stored image x_c: m_c += f(x_c) − f_old(x_c).
+
+Assumed, since no code of the method is public and we could not verify it: all distances are in units of γ, so that the
+weights mean the same whatever the scale of features, and γ is fixed after the base session; α = 0.01, β = 1, μ = 1; all
+learning rates and numbers of epochs; base m_c end at the means, since gradient steps leave them far away, and new
+classes, which start there, would win too often; stored images have a part in the margin; the stored image of a class is
+the one nearest to its m_c; all images of a session are one batch; and batch norm keeps its statistics in sessions.
+
+Stores one image a class. Trains the backbone in every session.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from faverage.rivals.exemplars import Exemplars
+from faverage.rivals.parts import class_means
+from faverage.rivals.rival import Recipe, Rival
+from faverage.vision import Trainable
+
+__all__ = ["IDLVQ"]
+
+Array = NDArray[Any]
+
+
+class Network(Trainable):
+    """Backbone and reference vectors: those of known classes are fixed, those of the newest session learn.
+
+    Args:
+        backbone: module from images to features.
+        old: reference vectors of known classes ``(C, d)``.
+        new: of the newest session ``(C', d)``.
+        intra: α.
+    """
+
+    old: Tensor
+
+    def __init__(self, backbone: nn.Module, old: Tensor, new: Tensor, intra: float) -> None:
+        super().__init__()
+        self.backbone, self.intra = backbone, intra
+        self.register_buffer("old", old)
+        self.new = nn.Parameter(new)
+        self.log_gamma = nn.Parameter(torch.tensor(0.0))
+
+    def references(self) -> Tensor:
+        """Return the reference vectors of all classes, ``(N, d)``."""
+        return torch.cat([self.old, self.new])
+
+    def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> Tensor:
+        """Return features ``(b, d)``."""
+        features: Tensor = self.backbone(images)
+        return features
+
+    def loss(self, embedded: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cross-entropy + α · distance to the own reference, and the right answers, ``()`` each."""
+        distances = squared_distances(embedded.float(), self.references()) / self.log_gamma.exp()
+        own = distances.gather(1, labels[:, None]).mean()
+        right = (distances.detach().argmin(1) == labels).sum()
+        return F.cross_entropy(-distances, labels) + self.intra * own, right
+
+
+class Increment(Trainable):
+    """The loss of a session: a network that learns, and the backbone before it, which does not.
+
+    Args:
+        network: with the new classes.
+        before: the backbone of the session before.
+        forget: β.
+        margin: μ.
+    """
+
+    def __init__(self, network: Network, before: nn.Module, *, forget: float, margin: float) -> None:
+        super().__init__()
+        self.network, self.before = network, before.requires_grad_(False)
+        self.forget, self.margin = forget, margin
+
+    def train(self, mode: bool = True) -> Increment:
+        """Leave both backbones in evaluation mode, for their batch norm."""
+        super().train(mode)
+        self.network.backbone.eval()
+        self.before.eval()
+        return self
+
+    def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features of both backbones, ``(b, d)`` each, of images ``(b, 3, s, s)``."""
+        with torch.no_grad():
+            old = self.before(images)
+        return self.network.backbone(images), old
+
+    def loss(self, embedded: tuple[Tensor, Tensor], labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
+        """Return margin + α · distance of shots + β · drift of stored images, and the right answers, ``()`` each."""
+        features, before = (part.float() for part in embedded)
+        gamma = self.network.log_gamma.detach().exp()
+        distances = squared_distances(features, self.network.references()) / gamma
+        stored = (labels < len(self.network.old)).float()
+        own = distances.gather(1, labels[:, None])[:, 0]
+        drift = (features - before).square().sum(1) / gamma
+        loss = margin_loss(distances, labels, self.margin)
+        loss = loss + self.network.intra * (own * (1 - stored)).sum() / (1 - stored).sum().clamp(min=1)
+        loss = loss + self.forget * (drift * stored).sum() / stored.sum().clamp(min=1)
+        return loss, (distances.detach().argmin(1) == labels).sum()
+
+
+def squared_distances(features: Tensor, references: Tensor) -> Tensor:
+    """Return ‖f_i − m_c‖², ``(n, C)``, of features ``(n, d)`` and references ``(C, d)``.
+
+    >>> squared_distances(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [4.0, 6.0]]))
+    tensor([[ 4., 25.]])
+    """
+    squares = features.square().sum(1, keepdim=True) + references.square().sum(1)
+    return F.relu(squares - 2 * features @ references.T)
+
+
+def margin_loss(distances: Tensor, labels: Tensor, margin: float) -> Tensor:
+    """Return the mean of max(0, μ + u_y − min_{c≠y} u_c), ``()``, of distances u ``(n, C)`` and labels ``(n,)``."""
+    own = distances.gather(1, labels[:, None])[:, 0]
+    wrong = distances.scatter(1, labels[:, None], torch.inf).amin(1)
+    return F.relu(margin + own - wrong).mean()
+
+
+def nearest(features: Array, numbers: Array, references: Array) -> Array:
+    """Return, for each of the references ``(C, d)``, the nearest row of its class, ``(C,)``.
+
+    ``features`` are ``(n, d)``, ``numbers`` ``(n,)``: from 0 to C - 1.
+    """
+    rows = [np.flatnonzero(numbers == c) for c in range(len(references))]
+    away = [np.square(features[own] - m).sum(1) for own, m in zip(rows, references, strict=True)]
+    return np.array([own[far.argmin()] for own, far in zip(rows, away, strict=True)])
+
+
+class IDLVQ(Rival):
+    """See the module's docstring."""
+
+    name = "idlvq-c"
+    recipes: ClassVar[dict[str, Recipe]] = {
+        "shared": {
+            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "increment": {"epochs": 50, "batch_size": 1024, "lr": 0.001, "schedule": "cosine", "weight_decay": 5e-4},
+            "intra": 0.01,
+            "forget": 1.0,
+            "margin": 1.0,
+        },
+        "shared/digits": {},
+        "paper": {},
+        "paper/mini-imagenet": {"crop": 84},
+        "paper/cub200": {"backbone": "resnet18_large", "crop": 224},
+        "paper/cifar100": {"crop": 32},
+    }
+
+    def build(self, sizes: list[int]) -> Network:
+        """Return backbone and reference vectors."""
+        backbone: Any = self._backbone()
+        new = nn.Linear(backbone.dimension, sizes[-1], bias=False).weight.detach()
+        return Network(backbone, torch.zeros(sum(sizes[:-1]), backbone.dimension), new, self.recipe["intra"])
+
+    def _fit(self, images: Array, numbers: Array) -> None:
+        self._train(self.net, images, numbers, "base")
+        features = self.features(images)
+        means = class_means(features, numbers, len(self.net.new))
+        self.net.new.data.copy_(torch.from_numpy(means))
+        rows = nearest(features, numbers, means)
+        self.arrays = Exemplars(np.asarray(images[rows]), numbers[rows]).arrays()
+
+    def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
+        stored, n_old = Exemplars.of_arrays(self.arrays), len(self.classes)
+        before, features = self.net.backbone, self.features(stored.images)
+        means = torch.from_numpy(class_means(self.features(images), numbers - n_old, n_new))
+        network = Network(copy.deepcopy(before), self.net.references().detach(), means, self.recipe["intra"])
+        network.log_gamma.data.copy_(self.net.log_gamma.data)
+        increment = Increment(network, before, forget=self.recipe["forget"], margin=self.recipe["margin"])
+        self._train(increment, *stored.joined(images, numbers), "increment")
+        self.net = network
+        network.old += torch.from_numpy(self.features(stored.images) - features)
+        rows = nearest(self.features(images), numbers - n_old, network.new.detach().numpy())
+        self.arrays = Exemplars(*stored.joined(images[rows], numbers[rows])).arrays()
+
+    def _probabilities(self, features: Tensor) -> Tensor:
+        distances = squared_distances(features, self.net.references()) / self.net.log_gamma.exp()
+        return (-distances).softmax(1)
