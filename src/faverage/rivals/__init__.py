@@ -10,8 +10,9 @@ from faverage.rivals.fact import FACT
 from faverage.rivals.lucir import LUCIR
 from faverage.rivals.rival import Rival
 from faverage.rivals.sppr import SPPR
+from faverage.rivals.topic import TOPIC
 
-__all__ = ["CEC", "EEIL", "FACT", "LUCIR", "RIVALS", "SPPR", "Rival", "get_rival", "register_rival"]
+__all__ = ["CEC", "EEIL", "FACT", "LUCIR", "RIVALS", "SPPR", "TOPIC", "Rival", "get_rival", "register_rival"]
 
 RIVALS: Registry[type[Rival]] = Registry("rival", named=True)
 R = TypeVar("R", bound=type[Rival])
@@ -22,7 +23,7 @@ def register_rival(name: str) -> Callable[[R], R]:
     return RIVALS.register(name)
 
 
-for _rival in (LUCIR, EEIL, SPPR, CEC, FACT):  # the order of the paper's tables
+for _rival in (LUCIR, EEIL, TOPIC, SPPR, CEC, FACT):  # the order of the paper's tables and of years
     register_rival(_rival.name)(_rival)
 
 
