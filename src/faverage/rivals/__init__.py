@@ -13,6 +13,7 @@ from faverage.rivals.lucir import LUCIR
 from faverage.rivals.rival import Rival
 from faverage.rivals.savc import SAVC
 from faverage.rivals.sppr import SPPR
+from faverage.rivals.topic import TOPIC
 
 __all__ = [
     "CEC",
@@ -24,7 +25,7 @@ __all__ = [
     "RIVALS",
     "SAVC",
     "SPPR",
-
+    "TOPIC",
     "Rival",
     "get_rival",
     "register_rival",
@@ -40,7 +41,7 @@ def register_rival(name: str) -> Callable[[R], R]:
 
 
 # those of the paper's tables in its order, then those that it names, then a later one
-for _rival in (LUCIR, EEIL, SPPR, CEC, FACT, IDLVQ, CFSCIL, SAVC):
+for _rival in (LUCIR, EEIL, SPPR, CEC, FACT, TOPIC, IDLVQ, CFSCIL, SAVC):
     register_rival(_rival.name)(_rival)
 
 

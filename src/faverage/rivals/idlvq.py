@@ -162,8 +162,8 @@ class IDLVQ(Rival):
         },
         "shared/digits": {},
         "paper": {},
-        "paper/mini-imagenet": {"crop": 84},
-        "paper/cub200": {"backbone": "resnet18_large", "crop": 224},
+        "paper/mini-imagenet": {"backbone": "resnet18_large", "crop": 84},
+        "paper/cub200": {"base": {"lr": 0.01}, "backbone": "resnet18_large", "crop": 224},
         "paper/cifar100": {"crop": 32},
     }
 
