@@ -50,7 +50,7 @@ Array = NDArray[Any]
 # by name: quarter turns and channel shifts, of which 0, 1 and 2 give RGB, GBR and BRG
 FANTASIES = {"rotation2": ((0, 0), (2, 0)), "rot_color_perm12": tuple(itertools.product(range(4), range(3)))}
 TRIES = 4  # places that are drawn for a local view, of which the first inside the key's crop counts
-INSIDE = 0.1
+INSIDE = 0.1  # share of a local view's area in the key's crop, at least
 JITTER, JITTERED, HUE, GREY = 0.4, 0.8, 0.1, 0.2  # strength and probability of colour changes, share of hue, of grey
 
 _CIFAR: Recipe = {
@@ -101,8 +101,8 @@ def aggregated(features: Tensor, prototypes: Tensor, m: int) -> Tensor:
 def inside(size: Tensor, places: Tensor, key_size: Tensor, key_centre: Tensor) -> Tensor:
     """Choose the first place ``(n, 2)`` at which a tenth of the crop is in the key's; if none is, the key's middle.
 
-    Sizes ``(n, 2)`` and centres ``(n, 2)`` are in shares of the image; places ``(n, j, 2)`` go from 0 to 1 on the way
-    that a crop of its size has.
+    Sizes ``(n, 2)`` and centres ``(n, 2)`` are in shares of the image; places ``(n, j, 2)`` are 0 where the crop is at
+    the left or upper edge of the image, and 1 where it is at the other.
     """
     middle = ((key_centre - size / 2) / (1 - size).clamp(min=1e-6)).clamp(0, 1)
     places = torch.cat([places, middle[:, None]], 1)
