@@ -1,0 +1,121 @@
+"""Keep what runs wrote, one JSON a method and data set, and make the table of F1 by session from such a folder.
+
+    python tools/split_results.py runs/a/results.json …    # writes results/DATASET/METHOD.json
+    python tools/split_results.py results/mini-imagenet     # prints the table in Markdown, and the command of each row
+
+Runs with another recipe than ``shared`` have a folder of their own, DATASET-RECIPE.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from faverage.experiment.config import all_methods
+from faverage.experiment.results import PAPER
+from faverage.report.tables import in_markdown, markdown_table, plus_minus
+from faverage.storage import read_json
+
+ROOT = Path(__file__).parent.parent
+SAME = ("dataset", "command", "config", "versions", "device", "date", "protocol")
+PLACES = ("data", "features", "weights", "tensorboard")  # settings that are paths
+
+
+def split(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return by method what a run's ``results.json`` says of it, without what was learned and without local paths."""
+    kept = {}
+    for name, method in results["methods"].items():
+        base = method.get("base") or results.get("networks") or results.get("base")
+        told = {key: results.get(key) for key in SAME} | {"method": name}
+        told["command"] = without_places(results.get("command") or "")
+        told["config"] = {k: Path(v).name if k in PLACES and v else v for k, v in (results.get("config") or {}).items()}
+        # a method that an earlier run had finished is as old as that
+        dates = [one["date"] for one in results.get("earlier") or [] if one["method"] == name]
+        told["date"] = max(dates, default=results.get("date"))
+        told["seconds"] = {"run": results.get("seconds"), "sessions": sum(s["seconds"] for s in method["sessions"])}
+        told["base"] = [_brief(network) for network in base] if isinstance(base, list) else _brief(base or {})
+        told |= {key: method.get(key) for key in ("chosen", "confusion", "sessions", "spread")}
+        told["repeats"] = [
+            {"seed": one["seed"], "draw": one["draw"], "sessions": one["methods"][name]["sessions"]}
+            for one in results.get("repeats") or []
+        ]
+        kept[name] = told
+    return kept
+
+
+def _brief(base: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in base.items() if key != "history"}
+
+
+def without_places(command: str) -> str:
+    """Return a command without what is of one machine: the folders of data and results.
+
+    >>> without_places("faverage run cub200 --data '/home/me/my cub' --weights=/x/r.pth --out runs/a --config e/t.yaml")
+    'faverage run cub200 --data ROOT --weights=r.pth --config e/t.yaml'
+    """
+    command = re.sub(r" --out[ =]('[^']*'|\S+)", "", command)
+    command = re.sub(r" --data[ =]('[^']*'|\S+)", " --data ROOT", command)
+    return re.sub(r"(?<=[ =])/\S*/", "", command)
+
+
+def table(folder: Path) -> str:
+    """Return F1 by session of all methods in a folder, in the paper's order, the paper's lines below ours."""
+    records = {file.stem: read_json(file) for file in sorted(folder.glob("*.json"))}
+    if not records:
+        raise SystemExit(f"{folder} holds no results: make some with tools/split_results.py RUN/results.json")
+    paper = PAPER.get(next(iter(records.values()))["dataset"], {})
+    n = max(len(values) for values in [*paper.values(), *(record["sessions"] for record in records.values())])
+    runs = list(dict.fromkeys((r["command"], r["device"], r["date"][:10]) for r in records.values()))
+    rows = []
+    for name in dict.fromkeys([*all_methods(), *sorted(records)]):
+        if name in records:
+            record = records[name]
+            values = [session["f1"] for session in record["sessions"]]
+            spread = [session["f1"] for session in record["spread"] or []] or [None] * len(values)
+            cells = [plus_minus(v, s, scale=100) for v, s in zip(values, spread, strict=True)]
+            said = record["command"], record["device"], record["date"][:10]
+            rows.append([in_markdown(name), *_filled(cells, n), _mean(values, 100), str(runs.index(said) + 1)])
+        if name in paper:
+            cells = [f"{v:.2f}" for v in paper[name]]
+            rows.append([f"*{in_markdown(name)}, the paper*", *_filled(cells, n), _mean(paper[name], 1), ""])
+    lines = markdown_table(["method"], [*map(str, range(n)), "mean 1…", "run"], rows)
+    lines += ["", *(f"{k}. `{one[0]}`, {one[1]}, {one[2]}" for k, one in enumerate(runs, 1))]
+    return "\n".join(lines) + "\n"
+
+
+def _filled(cells: list[str], n: int) -> list[str]:
+    return [*cells, *["–"] * (n - len(cells))]
+
+
+def _mean(values: list[float], scale: float) -> str:
+    later = values[1:] or values
+    return f"{scale * sum(later) / len(later):.2f}"
+
+
+def main(places: list[Path]) -> None:
+    """Write what runs left, or print the tables of folders."""
+    for place in places:
+        if place.is_dir():
+            print(table(place))
+            continue
+        results = read_json(place)
+        if not isinstance(results, dict) or not results.get("methods"):
+            raise SystemExit(f"{place} is not the results.json of a run: it has no methods")
+        recipe = (results.get("config") or {}).get("recipe", "shared")
+        folder = ROOT / "results" / (results["dataset"] + ("" if recipe == "shared" else f"-{recipe}"))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, record in split(results).items():
+            (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            print(folder / f"{name}.json")
+
+
+if __name__ == "__main__":
+    if not sys.argv[1:]:
+        raise SystemExit(__doc__)
+    try:
+        main([Path(place) for place in sys.argv[1:]])
+    except (OSError, ValueError) as error:
+        raise SystemExit(str(error)) from None
