@@ -86,7 +86,9 @@ def test_fusers_and_networks_work_on_one_thread(three: tuple[int, int], monkeypa
     assert seen[-1] == three  # 300 x 600 x 300 are more than one core should do
 
 
-@pytest.mark.parametrize("name", ["shallow-net", "deep-net", "weighted-average", "afa-paper", "logistic", "afa"])
+@pytest.mark.parametrize(
+    "name", ["shallow-net", "deep-net", "weighted-average", "mixture-of-experts", "afa-paper", "logistic", "afa"]
+)
 def test_held_out_is_what_fits_on_the_other_folds_give(name: str) -> None:
     scores, y = make_data(90, gaps=True)
     scores[11], y[11] = scores[10], y[10]  # equal rows: the folds differ in length once they are merged

@@ -112,7 +112,7 @@ def test_settings_come_from_defaults_recipe_file_and_command_line(tmp_path: Path
     file.write_text("dataset: digits\nepochs: 7\nlr: 0.2\nmethods: [afa, all]\n")
     config = RunConfig.build(None, file, {"epochs": 9, "seed": None})
     assert (config.dataset, config.epochs, config.lr, config.backbone, config.seed) == ("digits", 9, 0.2, "tiny", 0)
-    assert config.methods[0] == "afa" and len(config.methods) == 17
+    assert config.methods[0] == "afa" and len(config.methods) == 19
     assert RunConfig.build("mini-imagenet", None, {}).backbone == "resnet18_small"
 
 

@@ -15,7 +15,7 @@ from faverage.report.charts import COLOURS, Series, line_chart, ticks
 from faverage.report.page import heat_map
 
 METHODS = list(DEFAULT_METHODS)
-TRAINED = {"shallow-net", "deep-net", "weighted-average", "afa-paper", "afa"}
+TRAINED = {"shallow-net", "deep-net", "weighted-average", "mixture-of-experts", "afa-paper", "afa"}
 SECTIONS = [
     "F1 by session",
     "After the last session",

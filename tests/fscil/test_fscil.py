@@ -21,6 +21,8 @@ FUSERS = [
     "log-pool",
     "logistic",
     "shallow-net",
+    "performance",
+    "mixture-of-experts",
 ]
 
 

@@ -20,7 +20,9 @@ Loss = Literal["cross-entropy", "squared"]
 _CHUNK = 1 << 22  # scores checked, or judged without a gradient, at a time
 
 
-def make_step(network: nn.Module, data: Data, batch_size: int, lr: float) -> Callable[[Tensor], Tensor]:
+def make_step(
+    network: nn.Module, data: Data, batch_size: int, lr: float, weight_decay: float = 0.0
+) -> Callable[[Tensor], Tensor]:
     """Return ``step(rows)``: one update on rows ``(b,)``, returning the sum ``()`` of their weighted losses.
 
     Rows of -1 fill up the last batch and weigh nothing, so that every batch has one shape. On a GPU the step is
@@ -28,7 +30,7 @@ def make_step(network: nn.Module, data: Data, batch_size: int, lr: float) -> Cal
     """
     parameters = [p for p in network.parameters() if p.requires_grad]
     on_gpu = data.scores.is_cuda
-    options: dict[str, Any] = {"capturable": True} if on_gpu else {}
+    options: dict[str, Any] = {"weight_decay": weight_decay, **({"capturable": True} if on_gpu else {})}
     optimizer = torch.optim.Adam(parameters, lr=lr, fused=data.scores.device.type in ("cpu", "cuda"), **options)
     centered = [m for m in network.modules() if isinstance(m, Rows)]
 

@@ -60,6 +60,7 @@ def fit(
     epochs: int = 100,
     batch_size: int = 128,
     lr: float = 0.01,
+    weight_decay: float = 0.0,
     validation: float | tuple[Any, ...] = 0.0,
     patience: int | None = None,
     seed: int = 0,
@@ -79,6 +80,7 @@ def fit(
         epochs: passes over the data, at most.
         batch_size: rows a step.
         lr: Adam's learning rate.
+        weight_decay: λ of a penalty λ/2 · ‖parameters‖², beside the mean loss; the history has the loss alone.
         validation: a share in (0, 1) of the rows to hold out (of each class alike), or a tuple of (scores, targets) or
             (scores, targets, sample_weight). The network then ends with the weights of its best epoch on that part.
         patience: with ``validation``, stop after this many epochs without a better one.
@@ -102,7 +104,7 @@ def fit(
     (True, True)
     """
     data = Data.check(network, scores, targets, sample_weight, loss)
-    _check_options(epochs, batch_size, lr, patience, validation, seed)
+    _check_options(epochs, batch_size, lr, weight_decay, patience, validation, seed)
     where = torch.device(device) if device is not None else next(network.parameters()).device
     held_out: Data | None = None
     if isinstance(validation, tuple):
@@ -117,7 +119,7 @@ def fit(
     step = float(min(batch_size, len(data.targets))) * max(weights, data.scores[0].numel())
     bar = Progress("training", epochs, show=progress, patient=False, columns="what bar count remaining words")
     with few_threads(step), _validation_off(network), bar:
-        _train(network, data, held_out, history, epochs, batch_size, lr, patience, seed, bar)
+        _train(network, data, held_out, history, epochs, batch_size, lr, weight_decay, patience, seed, bar)
     return history
 
 
@@ -129,6 +131,7 @@ def _train(
     epochs: int,
     batch_size: int,
     lr: float,
+    weight_decay: float,
     patience: int | None,
     seed: int,
     bar: Progress,
@@ -136,7 +139,7 @@ def _train(
     """Run the epochs; leave the best (or last good) weights in the network and the losses in ``history``."""
     n = len(data.targets)
     batch_size = min(batch_size, n)
-    step = make_step(network, data, batch_size, lr)
+    step = make_step(network, data, batch_size, lr, weight_decay)
     best = data_loss(network, held_out) if held_out is not None else math.inf
     recent = [(-1, snapshot(network))]  # the weights to go back to, newest last
     generator, watcher = torch.Generator().manual_seed(seed), _WATCHER.get()
@@ -194,7 +197,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _check_options(epochs: Any, batch_size: Any, lr: Any, patience: Any, validation: Any, seed: Any) -> None:
+def _check_options(
+    epochs: Any, batch_size: Any, lr: Any, weight_decay: Any, patience: Any, validation: Any, seed: Any
+) -> None:
     for name, value in (("epochs", epochs), ("batch_size", batch_size), ("patience", patience)):
         if name == "patience" and value is None:
             continue
@@ -204,6 +209,8 @@ def _check_options(epochs: Any, batch_size: Any, lr: Any, patience: Any, validat
         raise ValueError(f"seed must be a whole number, got {seed!r}")
     if not _is_number(lr) or not 0 < lr < math.inf:
         raise ValueError(f"lr must be a finite number > 0, got {lr!r}")
+    if not _is_number(weight_decay) or not 0 <= weight_decay < math.inf:
+        raise ValueError(f"weight_decay must be a finite number >= 0, got {weight_decay!r}")
     if isinstance(validation, tuple):
         if len(validation) not in (2, 3):
             raise ValueError("validation as a tuple must be (scores, targets) or (scores, targets, sample_weight)")

@@ -29,10 +29,12 @@ DEFAULT_METHODS = (
     "geometric",
     "harmonic",
     "vote",
+    "performance",
     "shallow-net",
     "deep-net",
     "weighted-average",
     "logistic",
+    "mixture-of-experts",
     "afa-paper",
     "afa",
 )

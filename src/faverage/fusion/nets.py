@@ -144,6 +144,7 @@ class NetworkFuser(Fuser):
             sample_weight=torch.from_numpy(weight),
             epochs=self.epochs,
             lr=self.lr,
+            weight_decay=self._weight_decay(float(weight.sum())),
             batch_size=self.batch_size,
             validation=self.validation,
             patience=self.patience,
@@ -184,6 +185,10 @@ class NetworkFuser(Fuser):
                         fuser.n_models, fuser.n_classes = scores.shape[1:]
                     fused[rows] = fuser.predict_proba(scores[rows])
         return fused
+
+    def _weight_decay(self, n_rows: float) -> float:
+        """Return the ``weight_decay`` of ``faverage.fit``, for rows of this weight in all."""
+        return 0.0
 
     def _rule(self, network: nn.Module) -> Rule | None:
         """Return how copies of a network are trained side by side; None: they are not."""
