@@ -343,8 +343,7 @@ def _last_section(methods: Results) -> str:
         rows.append(_row(name, numbers=[*cells, number(total)], chosen=methods[name].get("chosen")))
     note = (
         "Percent. Base and new are the accuracies on base and on new classes, HM is their harmonic mean; "
-        "forgetting is what earlier classes lost since their best session, so less is better, but for those who have "
-        "learned little. "
+        "forgetting is what earlier classes lost since their best session: who never found them has none to lose. "
         "The time is that of all sessions."
     )
     first = head(["method"], [*(_HEADINGS.get(d, d) for d in METRICS), "time (s)"])
@@ -546,7 +545,8 @@ def csv_of(results: Results) -> str:
     rows = []
     for repeat in repeats or [results]:
         for name, method in repeat["methods"].items():
-            overall = [exact((method.get(c.part) or {}).get(c.key)) for c in _OVERALL]
+            numbers = [(method.get(c.part) or {}).get(c.key) for c in _OVERALL]
+            overall = [str(v) if isinstance(v, int) else exact(v) for v in numbers]
             for k, session in enumerate(method["sessions"]):
                 first = [*(repeat.get(key, 0) for key in which), name, k]
                 rows.append([*first, *(exact(session.get(d)) for d in of_session), *overall])
