@@ -80,6 +80,8 @@ def test_ready_features_permute_later_classes_and_go_on(tmp_path: Path, monkeypa
     every = [f1_of(repeat) for repeat in several["repeats"]]
     assert every[0] == f1_of(alone) and len({str(one) for one in every}) == 6
     assert len({str(one[0][0]) for one in every[::2]}) == 1  # the base session is the same
+    assert "at the end all orders have the same classes and shots" in result.stdout
+    assert [one["what"] for one in several["comparisons"]] == ["mean"]  # the end is the same, and no evidence
     assert several["methods"]["vote"]["summary_spread"]["gacc_auc"] > 0
     assert [(e["order"], e["draw"]) for e in several["earlier"] if e["method"] == "vote"] == [(0, 0)]
     rows = [line.split(",")[:4] for line in (tmp_path / "table.csv").read_text().splitlines()]
@@ -119,7 +121,7 @@ def test_all_classes_of_images_are_permuted_with_a_base_session_each(
     assert command(*DIGITS, "--class-orders", 2, "--out", tmp_path / "two").exit_code == 0
     assert command(*DIGITS, "--out", tmp_path / "one").exit_code == 0
     two = found(tmp_path / "two")
-    assert two["protocol"]["orders"] == "of all sessions"
+    assert two["protocol"]["orders"] == "of all sessions" and len(two["comparisons"]) == 2
     assert len(list(tmp_path.glob("two/work/*/base.safetensors"))) == 2
     assert f1_of(two["repeats"][0]) == f1_of(found(tmp_path / "one")) != f1_of(two["repeats"][1])
     monkeypatch.setattr("faverage.experiment.methods.run_method", lambda *_: pytest.fail("ran again"))

@@ -493,6 +493,8 @@ def markdown(results: Results, *, short: bool = False) -> str:
         overall.append([named, *(column.cell(method) for column in _OVERALL)])
     lines = [f"# {in_markdown(results['dataset'])}, {repeats_in_words(results)}", ""]
     lines += [f"Macro F1 (%) after each session{', ± standard deviation over repeats' * bool(results.get('repeats'))}."]
+    orders = (results.get("protocol") or {}).get("orders")
+    lines += [f"Other orders of the classes permute those {orders}."] if orders else []
     lines += ["", *markdown_table(["method"], [*map(str, range(n)), "mean 1…"], by_session)]
     lines += ["", "Last session (%).", ""]
     lines += markdown_table(["method"], [_HEADINGS.get(d, d) for d in METRICS], last)

@@ -108,7 +108,11 @@ def _alone(
         **({"networks": first.networks} if first.networks else {}),
         "methods": methods,
         "repeats": [_brief(repeat) for repeat in repeats] if len(repeats) > 1 else None,
-        "comparisons": compare(repeats, "afa" if "afa" in methods else config.methods[-1]),
+        "comparisons": [
+            one
+            for one in compare(repeats, "afa" if "afa" in methods else config.methods[-1])
+            if one["what"] != "last" or not _same_end(ready[0], config)  # it would count the same end several times
+        ],
         "paper": PAPER.get(config.dataset),
         "notes": NOTES.get(config.dataset, []),
     }
@@ -232,6 +236,11 @@ def _brief(repeat: dict[str, Any]) -> dict[str, Any]:
     return {**repeat, "methods": {name: {key: m[key] for key in kept} for name, m in repeat["methods"].items()}}
 
 
+def _same_end(ready: _Ready, config: RunConfig) -> bool:
+    """Return whether there are orders that keep the base classes, and so end with the same classes and shots."""
+    return config.class_orders > 1 and (ready.pictures is None or not ready.pictures.any_base)
+
+
 def _protocol(ready: _Ready, config: RunConfig) -> dict[str, Any]:
     features, pictures = ready.features, ready.pictures
     n_train, tests = [None, *map(len, features.shots)], features.labels[features.test]
@@ -243,9 +252,9 @@ def _protocol(ready: _Ready, config: RunConfig) -> dict[str, Any]:
     if config.draws > 1:
         protocol["draws"] = "from shots and test examples" if features.drawn_from_test else "from training examples"
     if config.class_orders > 1:
-        kept = "of later sessions alone, since "
-        kept += "ready features have a base head" if pictures is None else "some have too few training images"
-        protocol["orders"] = "of all sessions" if pictures is not None and pictures.any_base else kept
+        why = "ready features have a base head" if pictures is None else "some have too few training images"
+        kept = f"of later sessions alone, since {why}: at the end all orders have the same classes and shots"
+        protocol["orders"] = kept if _same_end(ready, config) else "of all sessions"
     return protocol
 
 
