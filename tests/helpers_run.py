@@ -61,8 +61,9 @@ def numbers(out: Path) -> dict:
     """The results of a run without times."""
     methods = json.loads((out / "results.json").read_text())["methods"]
     for method in methods.values():
+        del method["costs"], method["base"]
         for session in method["sessions"]:
-            session.pop("seconds")
+            del session["seconds"], session["learn_seconds"]
     return methods
 
 

@@ -52,7 +52,7 @@ def numbers(out: Path) -> dict[tuple[str, int, int], Any]:
     """What the runs found, without times."""
     found = {}
     for which, run in runs_of(out).items():
-        sessions = [{k: v for k, v in s.items() if k != "seconds"} for s in run["sessions"] or []]
+        sessions = [{k: v for k, v in s.items() if not k.endswith("seconds")} for s in run["sessions"] or []]
         found[which] = (run["key"], run["held_out_loss"], sessions)
     return found
 

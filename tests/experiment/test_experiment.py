@@ -23,8 +23,9 @@ def numbers(folder: Path) -> dict:
     """The results without times."""
     methods = json.loads((folder / "results.json").read_text())["methods"]
     for method in methods.values():
+        del method["costs"], method["base"]
         for session in method["sessions"]:
-            session.pop("seconds")
+            del session["seconds"], session["learn_seconds"]
     return methods
 
 

@@ -32,6 +32,17 @@ def test_means_and_spread_by_hand() -> None:
     assert combine([repeat(0, a=0.5)])["a"]["spread"] is None
 
 
+def test_summaries_and_costs_are_averaged_too() -> None:
+    runs = [repeat(0, a=0.5), repeat(1, a=0.7)]
+    for run, value in zip(runs, (0.2, 0.6), strict=True):
+        run["methods"]["a"] |= {"summary": {"gacc_auc": value, "new": None}, "costs": {"passes": 3, "flops": None}}
+    both = combine(runs)["a"]
+    assert both["summary"] == {"gacc_auc": pytest.approx(0.4), "new": None}
+    assert both["summary_spread"] == {"gacc_auc": pytest.approx(0.4 / 2**0.5)}
+    assert both["costs"] == {"passes": 3, "flops": None} and both["costs_spread"] == {"passes": 0.0}
+    assert combine(runs[:1])["a"]["summary_spread"] is None
+
+
 def test_paired_comparison_is_that_of_a_paired_t_test() -> None:
     ours, theirs = [0.52, 0.55, 0.50, 0.58], [0.50, 0.51, 0.51, 0.54]
     runs = [repeat(i, afa=a, vote=b) for i, (a, b) in enumerate(zip(ours, theirs, strict=True))]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from faverage.experiment import DEFAULT_METHODS
-from faverage.experiment.report import write_report
+from faverage.experiment.report import csv_of, latex, markdown, write_report
 from faverage.report.charts import COLOURS, Series, line_chart, ticks
 from faverage.report.page import heat_map
 
@@ -173,12 +173,36 @@ def test_the_best_of_each_column_is_bold(tmp_path: Path) -> None:
     keys = ("accuracy", "base", "new", "harmonic", "f1", "forgetting")
     for j, key in enumerate(keys):
         values = {name: round(100 * m["sessions"][-1][key], 2) for name, m in results["methods"].items()}
-        best_value = (min if key == "forgetting" else max)(values.values())
-        assert {name for name, cells in last.items() if "<b>" in cells[j]} == {
-            name for name, value in values.items() if value == best_value
-        }
+        tops = {name for name, value in values.items() if value == max(values.values()) and key != "forgetting"}
+        assert {name for name, cells in last.items() if "<b>" in cells[j]} == tops
     best = max(results["methods"], key=lambda name: results["methods"][name]["sessions"][-1]["f1"])
     assert f"<li><b>{best}</b>best at the last session" in page
+
+
+def test_the_table_over_all_sessions(tmp_path: Path) -> None:
+    results = draw(names=["harmonic", "vote", "afa"])
+    assert "Over all sessions" not in page_of(tmp_path, results)  # of an earlier version, without summaries
+    assert "Over all sessions" not in markdown(results) and "Over all" not in latex(results)
+    metrics = ("average_accuracy", "average_f1", "average_harmonic", "gacc_auc", "performance_drop")
+    costs = {"passes": 8, "flops": 1_820_000_000, "base_seconds": 61.25, "session_seconds": 0.5}
+    for i, method in enumerate(results["methods"].values()):
+        method["summary"] = {key: 0.1 * (i + 1) + 0.01 * j for j, key in enumerate(metrics)}
+        method["summary_spread"] = {key: 0.01 for key in metrics}
+        method |= {"costs": costs, "costs_spread": dict.fromkeys(costs, 0.0) | {"base_seconds": 2.0}}
+    results["methods"]["vote"]["summary"]["gacc_auc"] = None
+    page = page_of(tmp_path, results)
+    rows = rows_of(page, "Over all sessions")
+    times = ["61.2 ± 2.0", "0.50", "8", "1.820"]
+    assert rows["harmonic"] == [f"{v}.00 ± 1.00" for v in (10, 11, 12, 13, 14)] + times
+    assert rows["afa"][:5] == [*(f"<b>{v}.00</b> ± 1.00" for v in (30, 31, 32, 33)), "34.00 ± 1.00"]
+    assert rows["vote"][3] == "–"
+    last = "| afa | 30.00 ± 1.00 | 31.00 ± 1.00 | 32.00 ± 1.00 | 33.00 ± 1.00 | 34.00 ± 1.00 | 61.2 ± 2.0 | 0.50 | 8 |"
+    assert last in markdown(results) and last not in markdown(results, short=True)
+    assert "| HM |" in markdown(results) and "<th" in page and ">HM<" in page
+    assert r"\textbf{33.00} $\pm$ 1.00 & 34.00 $\pm$ 1.00 & 61.2" in latex(results)
+    first, row, *_ = (line.split(",") for line in csv_of(results).splitlines())
+    found = dict(zip(first, row, strict=True))
+    assert (found["hm"], found["average_hm"], found["flops"]) == ("", "0.120000", "1820000000")
 
 
 def test_heat_map_has_a_cell_for_every_head_and_class(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_a_folder_of_odd_photos_from_start_to_end(tmp_path: Path) -> None:
     assert results["protocol"]["skipped"] == 1
     page = (out / "report.html").read_text()
     assert "é&lt;b&gt;&amp;|" in page and "é<b>" not in page and "\x1b" not in page
-    assert (out / "table.md").read_text().count("| afa (tied ") == 2 and r"\textbf" in (out / "table.tex").read_text()
+    assert (out / "table.md").read_text().count("| afa (tied ") == 3 and r"\textbf" in (out / "table.tex").read_text()
 
     (root / "empty\n").mkdir()
     result = command(*arguments)

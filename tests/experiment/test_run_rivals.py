@@ -122,7 +122,7 @@ def test_seeds_and_draws_give_means_spreads_and_comparisons(tmp_path: Path) -> N
     table, page = (tmp_path / "table.md").read_text(), (tmp_path / "report.html").read_text()
     assert "seeds 0, 1, 2 draws each" in table and " ± " in table and "paired over repeats" in table
     assert "arithmetic against the others" in page and "Fresh draws of the shots are from training examples" in page
-    assert (tmp_path / "table.csv").read_text().startswith("seed,draw,method,session,")
+    assert (tmp_path / "table.csv").read_text().startswith("seed,order,draw,method,session,")
     one = command(*BOTH, "--methods", "prototypes,arithmetic", "--seed", 1, "--out", tmp_path / "one")
     assert one.exit_code == 0
     alone = numbers(tmp_path / "one")["prototypes"][-1][0]
@@ -161,6 +161,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         (("--seeds", "0,x"), "seeds must be whole numbers"),
         (("--seeds", "-1"), "seeds must be whole numbers"),
         (("--draws", 0), "draws must be a whole number of at least 1"),
+        (("--class-orders", 0), "class_orders must be a whole number of at least 1"),
         (("--recipe", "mine"), "recipe must be 'shared', 'paper' or 'best', got 'mine'"),
         (("--methods", "icarl"), "unknown method 'icarl'"),
         (("--methods", "fact", "--features", "f.npz"), "'fact' trains its own network on images"),

@@ -1,9 +1,10 @@
-"""Fresh draws of the few shots."""
+"""Fresh draws of the few shots, and other orders of the classes."""
 
 import numpy as np
 import pytest
 
-from faverage.features import Splits
+from faverage.errors import ConfigError
+from faverage.features import Splits, permuted
 
 # two base classes (0, 1) and two new ones (2, 3) of twenty examples each: five shots, five tests, ten spare
 LABELS = np.repeat(np.arange(4), 20)
@@ -54,3 +55,24 @@ def test_draws_differ_and_come_back() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(first.shots, again.shots, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(first.shots, other.shots, strict=True))
     assert not np.array_equal(splits().redrawn(4, 1).shots[0], first.shots[0])
+
+
+def test_another_order_renumbers_later_classes_and_keeps_what_is_theirs() -> None:
+    same, new = splits(), splits().reordered(0, 1)
+    assert same.reordered(0, 0) is same and new.reordered(0, 1) is new
+    assert new.sessions == same.sessions and new.class_names == ["a", "b", "d", "c"]  # there is no other order
+    assert np.array_equal(new.labels, np.repeat([0, 1, 3, 2], 20))
+    assert [rows.tolist() for rows in new.shots] == [list(range(60, 65)), list(range(40, 45))]
+    assert np.array_equal(new.test, TEST) and np.array_equal(new.spare, same.spare)
+    unused = Splits(**{**vars(same), "labels": np.append(LABELS, -1)})
+    assert unused.reordered(0, 1).labels[-1] == -1
+
+
+def test_orders_differ_and_come_back() -> None:
+    sessions = [[0, 1, 2], [3, 4], [5]]
+    orders = [permuted(sessions, 0, k) for k in range(60)]  # 6! / (3! 2!): all that there are
+    assert orders[0] == sessions and all(orders.count(one) == 1 for one in orders)
+    assert all([len(s) for s in one] == [3, 2, 1] and {c for s in one for c in s} == set(range(6)) for one in orders)
+    assert permuted(sessions, 0, 7) == orders[7] != permuted(sessions, 1, 7)
+    with pytest.raises(ConfigError, match="6 classes in 3 sessions have 60 different orders, and 61 are asked for"):
+        permuted(sessions, 0, 60)

@@ -7,6 +7,7 @@ import pytest
 
 from faverage.fscil import FewShotLearner, PrototypeHead, forgetting, macro_f1, session_metrics
 from faverage.fscil.heads import learn_temperature, unit
+from faverage.fscil.metrics import summary
 from helpers_learner import World, learned
 from helpers_model import mutated
 from helpers_paths import FEATURES
@@ -178,6 +179,34 @@ def test_metrics_by_hand() -> None:
     assert base["new"] is None and base["harmonic"] is None
     history = [{"by_session": [0.9]}, {"by_session": [0.8, 0.6]}, {"by_session": [0.7, 0.7, 0.5]}]
     assert forgetting(history) == pytest.approx((0.2 - 0.1) / 2)
+
+
+def test_metrics_over_all_sessions_by_hand() -> None:
+    keys = ("accuracy", "f1", "base", "new", "harmonic", "by_session")
+    sessions = [
+        (0.9, 0.8, 0.9, None, None, [0.9]),
+        (0.7, 0.6, 0.8, 0.4, 8 / 15, [0.8, 0.4]),
+        (0.5, 0.4, 0.6, 0.3, 0.4, [0.6, 0.2, 0.4]),
+    ]
+    history = [dict(zip(keys, values, strict=True)) for values in sessions]
+    # R = 4 // 2; gAcc of α = 0, 1, 2: the means of (0, 0.4, 0.3), of (0.9, 0.6, 0.4) and of (0.9, 2 / 3, 0.45)
+    curve = [0.7 / 3, 1.9 / 3, (1.35 + 2 / 3) / 3]
+    assert summary(history, [4, 2, 2]) == pytest.approx(
+        {
+            "average_accuracy": 0.7,
+            "average_f1": 0.6,
+            "harmonic": 0.4,
+            "average_harmonic": (8 / 15 + 0.4) / 2,
+            "gacc_auc": (curve[0] / 2 + curve[1] + curve[2] / 2) / 2,
+            "base": 0.6,
+            "new": 0.3,
+            "performance_drop": 0.4,
+            "forgetting": (0.3 + 0.2) / 2,
+        }
+    )
+    assert summary(history, [1, 2, 2])["gacc_auc"] is None  # there is no R
+    alone = summary(history[:1], [4])
+    assert alone["average_accuracy"] == 0.9 and alone["performance_drop"] is alone["average_harmonic"] is None
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def run(
         raise typer.Exit(130) from None
     if results is None:  # not the first of several processes
         return
-    Console().print(Text(markdown(results)), soft_wrap=True)
+    Console().print(Text(markdown(results, short=True)), soft_wrap=True)
     more = f", and {save_features}" if save_features is not None else ""
     wrote = f"Wrote {folder}/results.json, table.md, table.tex, table.csv, report.html{more}"
     Console().print(Text(wrote), soft_wrap=True)

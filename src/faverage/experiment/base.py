@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from faverage.errors import CheckpointError, ConfigError
 from faverage.experiment.config import RIVAL_METHODS, RunConfig
 from faverage.experiment.pictures import Pictures, load_pictures, seen_by
+from faverage.experiment.resume import read_left, trained, write_left
 from faverage.features import FeatureSet
 from faverage.fscil.heads import base_heads, unit
 
@@ -30,7 +31,7 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much of it
 
 
 def features_of_benchmark(
-    config: RunConfig, folders: Sequence[Path], progress: Progress, team: Team | None = None
+    config: RunConfig, folders: Sequence[Path], progress: Progress, team: Team | None = None, order: int = 0
 ) -> tuple[FeatureSet, Pictures]:
     """Load the images, train the base session, extract features; each step goes on where a killed run left it.
 
@@ -42,12 +43,13 @@ def features_of_benchmark(
         folders: of each network, for what it leaves on disk.
         progress: hears what is being done.
         team: the processes; by default this one alone.
+        order: of all classes; 0 is the official one.
     """
     from faverage.vision import Team
 
     team = team or Team()
     progress("loading images", 0, 0)
-    pictures = team.first_does(lambda: load_pictures(config)) or load_pictures(config)
+    pictures = team.first_does(lambda: load_pictures(config, order)) or load_pictures(config, order)
     wanted = np.unique(np.concatenate([pictures.base, *pictures.shots, pictures.test, pictures.spare]))
     none = FeatureSet(
         views={},
@@ -62,12 +64,14 @@ def features_of_benchmark(
         class_names=pictures.class_names,
         source=pictures.source,
         skipped=pictures.skipped,
+        order=order,
     )
     if set(config.methods) <= set(RIVAL_METHODS):
         return none, pictures
     seen = []
     for k, (one, folder) in enumerate(zip(config.each, folders, strict=True), 1):
-        which = f", network {k} of {len(folders)}" if config.networks else ""
+        which = f", order {order}" if order else ""
+        which += f", network {k} of {len(folders)}" if config.networks else ""
 
         def say(what: str, which: str = which) -> None:
             progress(f"{what}{which}", 0, 0)
@@ -126,12 +130,15 @@ def _see(
     start = time.perf_counter()
     rest = np.setdiff1d(pictures.base, pictures.kept)
     model = train_on(config, pictures, rest, folder / "base-checkpoint.safetensors", team)
-    seconds = time.perf_counter() - start
+    # epochs before a kill count, too
+    seconds = max(time.perf_counter() - start, sum(model.history["seconds"]))
     team.first_does(lambda: model.save(folder / "base.safetensors"))
     say("extracting features")
     store = folder / ("features" if config.draws == 1 else "features-with-spare")
     options: dict[str, Any] = {"transform": model.transform, "device": config.device, "team": team, "progress": True}
+    start = time.perf_counter()
     stored = store_features(model.backbone, pictures.images, wanted, folder=store, views=config.views, **options)
+    features_seconds = team.first_does(lambda: _longest(store.with_suffix(".json"), time.perf_counter() - start))
     d = stored.shape[1] // len(config.views)
     views: dict[str, Array | Shards] = {
         view: Shards([part[:, v * d : (v + 1) * d] for part in stored.parts]) for v, view in enumerate(config.views)
@@ -149,6 +156,7 @@ def _see(
         "views": list(config.views),
         "images_per_second": model.images_per_second,
         "seconds": seconds,
+        "features_seconds": features_seconds,
         "ran": model.config["ran"],
         "history": model.history,
     }
@@ -156,11 +164,18 @@ def _see(
     return replace(none, views=views, prototypes=prototypes, heads=heads, base=about)
 
 
+def _longest(file: Path, seconds: float) -> float:
+    """Return how long something took when it was done, since to find it done takes moments; keep it in a file."""
+    before = read_left(file, "the time is taken again")
+    if before is None or before["seconds"] < seconds:
+        write_left(file, {"seconds": seconds})
+    return max(seconds, before["seconds"] if before is not None else 0.0)
+
+
 def train_on(
     config: RunConfig, pictures: Pictures, rows: Array, checkpoint: Path | None = None, team: Team | None = None
 ) -> BaseModel:
     """Train the base session of a run on some rows of its images."""
-    from faverage.experiment.resume import trained
     from faverage.vision import Team, train_base
 
     train = partial(

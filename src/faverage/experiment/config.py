@@ -85,6 +85,15 @@ class RunConfig:
         varies=False,
         option=True,
     )
+    class_orders: int = setting(
+        1,
+        "orders of the classes, a run each: the first is the official one, others permute all classes, or, where base "
+        "classes must stay, those of later sessions",
+        at_least=1,
+        stage="none",
+        varies=False,
+        option=True,
+    )
     device: str = setting("auto", "where to compute: cpu, cuda or auto", varies=False, option=True)
     shots: int = setting(5, "examples of each new class", at_least=1, option=True)
     backbone: str = setting("resnet18_small", "a name of faverage.vision", of="network")
@@ -320,8 +329,8 @@ class RunConfig:
 
     @property
     def repeated(self) -> bool:
-        """Whether there are several seeds or several draws."""
-        return self.draws > 1 or len(self.seeds or ()) > 1
+        """Whether there are several seeds, orders of the classes or draws."""
+        return max(self.draws, self.class_orders, len(self.seeds or ())) > 1
 
     def key(self) -> dict[str, Any]:
         """Return what one repeat depends on, apart from which methods are compared and how many at a time.

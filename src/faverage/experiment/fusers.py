@@ -21,22 +21,26 @@ __all__ = ["learner_of", "run_method"]
 def run_method(method: str, features: FeatureSet, config: RunConfig) -> dict[str, Any]:
     """Take one fuser through all sessions; return its metrics, and what it learned, as plain data."""
     learner = learner_of(method, config)
+    start = time.perf_counter()
     learner.fit_base(*features.examples(features.memory), head=features.heads, prototypes=features.prototypes)
+    base = {"seconds": time.perf_counter() - start}
     outcome = Outcome(features.sessions)
     test, labels = features.examples(features.test)
     for k in range(len(features.sessions)):
         start = time.perf_counter()
         if k > 0:
             learner.learn_session(*features.examples(features.shots[k - 1]))
+        learned = time.perf_counter()
         seen = np.isin(labels, np.concatenate(features.sessions[: k + 1]))
         said = learner.predict({view: x[seen] for view, x in test.items()})
-        outcome.add(labels[seen], said, time.perf_counter() - start)
+        outcome.add(labels[seen], said, time.perf_counter() - start, learned - start)
     fitted = getattr(learner.fitted, "history", None)
     return {
         **outcome.to_dict(),
         "history": fitted.to_dict() if fitted is not None else None,
         "chosen": learner.chosen() or None,
         "explanation": _explanation(learner, features.class_names),
+        "base": base,
     }
 
 

@@ -31,6 +31,7 @@ def run_methods(
     work: Path,
     progress: Progress,
     *,
+    order: int = 0,
     pictures: Pictures | None = None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return the results of every method with one draw of the shots, and the dates of those from earlier runs.
@@ -40,21 +41,23 @@ def run_methods(
 
     Args:
         config: of one seed.
-        features: with the usual shots.
+        features: with the usual shots, in the official order of classes or in this one.
         draw: its number.
         work: folder for the results of each method.
         progress: hears what is being done.
-        pictures: the images, for rivals.
+        order: of the classes.
+        pictures: the images, for rivals, in the same order as the features.
     """
     from joblib import Parallel, delayed
 
-    drawn = features.redrawn(config.seed, draw)
-    doing = "running the methods" + (f", seed {config.seed}, draw {draw}" if config.repeated else "")
+    drawn = features.reordered(config.seed, order).redrawn(config.seed, draw)
+    which = f", seed {config.seed}{f', order {order}' if config.class_orders > 1 else ''}, draw {draw}"
+    doing = "running the methods" + (which if config.repeated else "")
     settings = {name: getattr(config, name) for name in AFTER_BASE}
     stamp = _fingerprint(drawn, settings)
     names = {m: f"{m}-{draw}-{_joined(stamp, method_code(m))}" for m in config.methods}
     if pictures is not None:
-        names |= {m: f"{rival_folder(m, config, pictures)}-{draw}" for m in config.methods if m in RIVALS}
+        names |= {m: f"{rival_folder(m, config, pictures)}-{order}-{draw}" for m in config.methods if m in RIVALS}
     files = {method: work / f"{name}.json" for method, name in names.items()}
     found = {method: _read_method(file, len(features.sessions)) for method, file in files.items()}
     done = {method: pair[0] for method, pair in found.items() if pair is not None}
@@ -63,12 +66,12 @@ def run_methods(
     own = [method for method in rest if method in RIVALS and on_gpu(config)]
     for method in own:  # one at a time where all want the same GPU
         progress(f"running {method}", 0, 0)
-        done[method] = _finish(method, pictures, drawn, config, draw, files[method])[1]
+        done[method] = _finish(method, pictures, drawn, config, (order, draw), files[method])[1]
     rest = [method for method in rest if method not in own]
     progress(doing, len(done), len(config.methods))
     if rest:
         jobs = Parallel(n_jobs=min(config.jobs, len(rest)), return_as="generator_unordered")
-        seen = {m: (pictures if m in RIVALS else None, drawn, config, draw, files[m]) for m in rest}
+        seen = {m: (pictures if m in RIVALS else None, drawn, config, (order, draw), files[m]) for m in rest}
         tasks = (delayed(_elsewhere)(outside(), m, *of) for m, of in seen.items())
         for method, result in jobs(tasks):
             done[method] = result
@@ -93,7 +96,7 @@ def _read_method(file: Path, n_sessions: int) -> tuple[dict[str, Any], str] | No
 
 
 def _finish(
-    method: str, pictures: Pictures | None, drawn: FeatureSet, config: RunConfig, draw: int, file: Path
+    method: str, pictures: Pictures | None, drawn: FeatureSet, config: RunConfig, which: tuple[int, int], file: Path
 ) -> tuple[str, dict[str, Any]]:
     """Run a method and write its results; where they cannot be read back as they are, the run should not go on."""
     import torch
@@ -103,8 +106,9 @@ def _finish(
         torch.set_num_threads(1)
     if method in RIVALS:
         assert pictures is not None
-        folder = file.with_name(file.stem.removesuffix(f"-{draw}"))
-        result = run_rival(method, pictures, config, folder, draw, progress=alone)
+        order, draw = which
+        folder = file.with_name(file.stem.removesuffix(f"-{order}-{draw}"))
+        result = run_rival(method, pictures, config, folder, draw, order=order, progress=alone)
     else:
         result = run_method(method, drawn, config)
     date = datetime.now(UTC).isoformat(timespec="seconds")

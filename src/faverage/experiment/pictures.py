@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.features import Splits
+from faverage.errors import ConfigError
+from faverage.features import Splits, permuted
 
 if TYPE_CHECKING:
     from faverage.data import Benchmark
@@ -34,6 +35,7 @@ class Pictures(Splits):
         kept: those of them, ``(h,)``, that are held out for rehearsal; rivals train on all of ``base``.
         augment: the training transform.
         transform: the evaluation transform.
+        any_base: whether every class has training images enough to be a base class in another order.
     """
 
     images: Array
@@ -41,6 +43,7 @@ class Pictures(Splits):
     kept: Array
     augment: Augment
     transform: Evaluate
+    any_base: bool = False
 
     @cached_property
     def stamp(self) -> str:
@@ -54,12 +57,21 @@ class Pictures(Splits):
         return digest.hexdigest()
 
 
-def load_pictures(config: RunConfig) -> Pictures:
-    """Load a benchmark; what is held out depends on the seed."""
+def load_pictures(config: RunConfig, order: int = 0) -> Pictures:
+    """Load a benchmark; what is held out depends on the seed.
+
+    Args:
+        config: of one seed.
+        order: of all classes; another than 0, the official one, is for benchmarks with ``any_base``.
+    """
     from faverage.data import load_benchmark
     from faverage.vision import hold_out
 
     bench = load_benchmark(config.dataset, config.data, seed=config.seed, shots=config.shots)
+    any_base = config.class_orders > 1 and _any_base(bench, config.shots)
+    check_orders([list(s.classes) for s in bench.sessions], config, any_base)
+    if order > 0:
+        bench = _reordered(bench, config, order)
     arrival = np.array(bench.seen(len(bench.sessions) - 1))
     number = np.full(len(bench.class_names), -1)
     number[arrival] = np.arange(len(arrival))
@@ -85,7 +97,38 @@ def load_pictures(config: RunConfig) -> Pictures:
         class_names=[bench.class_names[c] for c in arrival],
         source=bench.source,
         skipped=len(bench.skipped),
+        order=order,
+        any_base=any_base,
     )
+
+
+def check_orders(sessions: Sequence[Sequence[int]], config: RunConfig, any_base: bool) -> None:
+    """Raise ConfigError where the classes of a run have fewer orders than it asks for."""
+    try:
+        permuted(sessions if any_base else sessions[1:], config.seed, config.class_orders - 1)
+    except ConfigError as error:
+        kept = "ready features have a base head, and" if config.features else "some classes have too few images, so"
+        reason = "" if any_base else f"{kept} base classes stay as they are; "
+        raise ConfigError(f"class_orders: {reason}{error}: ask for fewer") from None
+
+
+def _any_base(bench: Benchmark, shots: int) -> bool:
+    """Return whether every class has the shots, and half as many training images as the smallest base class."""
+    counts = np.array([len(bench.pool(c)) for c in bench.seen(len(bench.sessions) - 1)])
+    return bool(counts.min() >= max(2, shots, counts[: len(bench.sessions[0].classes)].min() / 2))
+
+
+def _reordered(bench: Benchmark, config: RunConfig, order: int) -> Benchmark:
+    """Return a benchmark with all classes in another order: all training images of base classes, a draw of the rest."""
+    from faverage.data.benchmark import Session, choose
+
+    test = bench.test_until(len(bench.sessions) - 1)
+    sessions = []
+    for k, classes in enumerate(permuted([s.classes for s in bench.sessions], config.seed, order)):
+        pools = {c: bench.pool(c) for c in classes}
+        train = choose(pools, classes, config.shots, config.seed) if k else np.concatenate(list(pools.values()))
+        sessions.append(Session(tuple(classes), train, test[np.isin(bench.labels[test], classes)]))
+    return replace(bench, sessions=sessions)
 
 
 def seen_by(config: RunConfig, pictures: Pictures) -> Pictures:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from faverage.report.charts import STYLE, Series, line_chart
 from faverage.report.page import (
@@ -30,6 +30,7 @@ from faverage.report.tables import csv_table, exact, in_latex, in_markdown, late
 from faverage.storage import replacing
 
 __all__ = [
+    "CSV_NAMES",
     "METRICS",
     "TABLES",
     "earlier_in_words",
@@ -42,6 +43,53 @@ __all__ = [
 ]
 
 METRICS = ("accuracy", "base", "new", "harmonic", "f1", "forgetting")
+# the harmonic mean of base and new accuracy is HM: "harmonic" is the name of a method
+_HEADINGS = {"harmonic": "HM", "f1": "F1"}
+CSV_NAMES = {"harmonic": "hm", "average_harmonic": "average_hm"}
+_UNMARKED = ("forgetting", "performance_drop")  # what has learned nothing has nothing to lose
+
+
+class _Column(NamedTuple):
+    """A column of the table over all sessions: its number is ``part[key]`` of a method."""
+
+    heading: str
+    part: str
+    key: str
+    scale: float = 100
+    digits: int = 2
+
+    @property
+    def marked(self) -> bool:
+        """Whether the highest number is the best one, and bold."""
+        return self.part == "summary" and self.key not in _UNMARKED
+
+    def of(self, method: Results) -> float | None:
+        """Return the number of a method, scaled."""
+        return _scaled_by((method.get(self.part) or {}).get(self.key), self.scale)
+
+    def cell(self, method: Results, sign: str = " ± ") -> str:
+        """Return the number of a method, with its deviation over repeats where it has one."""
+        spread = _scaled_by((method.get(f"{self.part}_spread") or {}).get(self.key), self.scale)
+        fixed = self.part == "costs" and not spread  # passes and operations do not depend on the repeat
+        return plus_minus(self.of(method), None if fixed else spread, digits=self.digits, sign=sign)
+
+
+_OVERALL = (
+    _Column("average accuracy", "summary", "average_accuracy"),
+    _Column("average F1", "summary", "average_f1"),
+    _Column("aHM", "summary", "average_harmonic"),
+    _Column("gAcc AUC", "summary", "gacc_auc"),
+    _Column("PD", "summary", "performance_drop"),
+    _Column("base (s)", "costs", "base_seconds", 1, 1),
+    _Column("session (s)", "costs", "session_seconds", 1),
+    _Column("passes", "costs", "passes", 1, 0),
+    _Column("GFLOPs", "costs", "flops", 1e-9, 3),
+)
+_OVERALL_NOTE = (
+    "Percent, seconds, and for one image passes and GFLOPs of the backbone. Average accuracy and F1 are means over all "
+    "sessions, aHM is the mean of HM over those after the base session, gAcc AUC the area under the generalised "
+    "accuracy, PD the accuracy lost from the first session to the last."
+)
 _OWN = ("afa",)
 
 Results = dict[str, Any]
@@ -93,6 +141,7 @@ def write_report(path: Path, results: Results) -> None:
         "<h2>After the last session</h2>",
         _last_section(methods),
         _confusion(methods),
+        _overall_section(methods),
         _comparison_section(results.get("comparisons") or []),
         _losses(methods, looks),
         _base(results.get("networks") or [results.get("base")]),
@@ -228,6 +277,8 @@ def _protocol(protocol: Results) -> str:
     said += f"{skipped:,} images could not be read and were left out." if skipped else "No image was left out."
     if protocol.get("draws"):
         said += f" Fresh draws of the shots are {protocol['draws']}."
+    if protocol.get("orders"):
+        said += f" Other orders of the classes permute those {protocol['orders']}."
     first = head([], ["session", "new classes", "training images", "test images of these classes"])
     return f"<p>{text(said)}</p>" + table(first, rows)
 
@@ -281,7 +332,7 @@ def _last_section(methods: Results) -> str:
     values = {name: [session.get(metric) for metric in METRICS] for name, session in last.items()}
     best = []
     for j, metric in enumerate(METRICS):
-        best.append(_best([row[j] for row in values.values()], lowest=metric == "forgetting"))
+        best.append("" if metric in _UNMARKED else _best([row[j] for row in values.values()]))
     rows = []
     for name, found in values.items():
         spread = (methods[name].get("spread") or [{}])[-1]
@@ -291,12 +342,33 @@ def _last_section(methods: Results) -> str:
         total = sum(s for s in seconds if s is not None) if any(s is not None for s in seconds) else None
         rows.append(_row(name, numbers=[*cells, number(total)], chosen=methods[name].get("chosen")))
     note = (
-        "Percent. Base and new are the accuracies on base and on new classes, harmonic is their harmonic mean; "
-        "forgetting is what earlier classes lost since their best session, so less is better. "
+        "Percent. Base and new are the accuracies on base and on new classes, HM is their harmonic mean; "
+        "forgetting is what earlier classes lost since their best session: who never found them has none to lose. "
         "The time is that of all sessions."
     )
-    first = head(["method"], ["accuracy", "base", "new", "harmonic", "F1", "forgetting", "time (s)"])
+    first = head(["method"], [*(_HEADINGS.get(d, d) for d in METRICS), "time (s)"])
     return f'<p class="soft">{note}</p>' + table(first, rows, "scores")
+
+
+def _overall_section(methods: Results) -> str:
+    """Return the table over all sessions; nothing for results of an earlier version, which have no summaries."""
+    if not any(method.get("summary") for method in methods.values()):
+        return ""
+    best = {column: _best_of(methods, column) for column in _OVERALL}
+    rows = []
+    for name, method in methods.items():
+        cells = [_in_bold(c.cell(method), "<b>{}</b>") if name in best[c] else c.cell(method) for c in _OVERALL]
+        rows.append(_row(name, numbers=cells, chosen=method.get("chosen")))
+    first = head(["method"], [column.heading for column in _OVERALL])
+    return f'<h2>Over all sessions</h2><p class="soft">{_OVERALL_NOTE}</p>' + table(first, rows, "scores")
+
+
+def _best_of(methods: Results, column: _Column) -> list[str]:
+    """Return the methods with the best number of a column, as it is shown; none where no number is marked."""
+    values = {name: column.of(method) for name, method in methods.items()} if column.marked else {}
+    known = {name: number(value, column.digits) for name, value in values.items() if value is not None}
+    top = max((value for value in values.values() if value is not None), default=None)
+    return [name for name, shown in known.items() if shown == number(top, column.digits)]
 
 
 def _comparison_section(comparisons: Sequence[Results]) -> str:
@@ -317,17 +389,21 @@ def _comparison_section(comparisons: Sequence[Results]) -> str:
 
 
 def repeats_in_words(results: Results) -> str:
-    """Return which seeds and how many draws a run had.
+    """Return which seeds, and how many orders of the classes and draws a run had.
 
     >>> repeats_in_words({"seed": 3}), repeats_in_words({"seed": 0, "config": {"seeds": [0, 1], "draws": 5}})
     ('seed 3', 'seeds 0, 1, 5 draws each')
+    >>> repeats_in_words({"seed": 0, "config": {"class_orders": 3, "draws": 5}})
+    'seed 0, 3 class orders, 5 draws each'
     """
     config = results.get("config") or {}
-    seeds, draws = config.get("seeds") or [results.get("seed", MISSING)], config.get("draws") or 1
+    seeds = config.get("seeds") or [results.get("seed", MISSING)]
     words = f"seed{'' if len(seeds) == 1 else 's'} " + ", ".join(map(str, seeds))
-    return words + (
-        f", {draws} draws each" if draws > 1 and len(seeds) > 1 else f", {draws} draws" if draws > 1 else ""
-    )
+    several = len(seeds) > 1
+    for what, count in (("class orders", config.get("class_orders") or 1), ("draws", config.get("draws") or 1)):
+        words += f", {count} {what}{' each' if several else ''}" if count > 1 else ""
+        several |= count > 1
+    return words
 
 
 def earlier_in_words(earlier: list[Results]) -> str:
@@ -369,7 +445,11 @@ def _with_choice(name: str, chosen: Results | None) -> str:
 
 
 def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value
+    return _scaled_by(value, 100)
+
+
+def _scaled_by(value: float | None, scale: float) -> float | None:
+    return None if value is None else scale * value
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -377,9 +457,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _best(values: Sequence[float | None], lowest: bool = False) -> str:
+def _best(values: Sequence[float | None]) -> str:
     known = [v for v in values if v is not None and number(v) != MISSING]
-    return number((min if lowest else max)(known), scale=100) if known else ""
+    return number(max(known), scale=100) if known else ""
 
 
 def _bold(value: float | None, best: str) -> str:
@@ -391,11 +471,16 @@ def _spread(band: float | None) -> str:
     return "" if band is None else f" ± {band:.2f}"
 
 
-def markdown(results: Results) -> str:
-    """Return both tables as Markdown, with the paper's numbers below ours where there are any."""
+def markdown(results: Results, *, short: bool = False) -> str:
+    """Return all tables as Markdown, with the paper's numbers below ours where there are any.
+
+    Args:
+        results: plain JSON data of a run.
+        short: whether to leave out the table over all sessions.
+    """
     methods, paper = results["methods"], results.get("paper") or {}
     n = max(len(method["sessions"]) for method in methods.values())
-    by_session, last = [], []
+    by_session, last, overall = [], [], []
     for name, method in methods.items():
         values, cells = _f1(method, " ± ")
         named = in_markdown(_with_choice(name, method.get("chosen")))
@@ -405,10 +490,17 @@ def markdown(results: Results) -> str:
             by_session.append([f"*{in_markdown(name)}, the paper*", *cells])
         final, spread = method["sessions"][-1], (method.get("spread") or [{}])[-1]
         last.append([named, *(plus_minus(final[d], spread.get(d), scale=100) for d in METRICS)])
+        overall.append([named, *(column.cell(method) for column in _OVERALL)])
     lines = [f"# {in_markdown(results['dataset'])}, {repeats_in_words(results)}", ""]
     lines += [f"Macro F1 (%) after each session{', ± standard deviation over repeats' * bool(results.get('repeats'))}."]
+    orders = (results.get("protocol") or {}).get("orders")
+    lines += [f"Other orders of the classes permute those {orders}."] if orders else []
     lines += ["", *markdown_table(["method"], [*map(str, range(n)), "mean 1…"], by_session)]
-    lines += ["", "Last session (%).", "", *markdown_table(["method"], METRICS, last)]
+    lines += ["", "Last session (%).", ""]
+    lines += markdown_table(["method"], [_HEADINGS.get(d, d) for d in METRICS], last)
+    if not short and any(method.get("summary") for method in methods.values()):
+        headings = [column.heading for column in _OVERALL]
+        lines += ["", f"Over all sessions. {_OVERALL_NOTE}", "", *markdown_table(["method"], headings, overall)]
     found = results.get("comparisons") or []
     if found:
         reference = in_markdown(found[0]["reference"])
@@ -419,7 +511,7 @@ def markdown(results: Results) -> str:
 
 
 def latex(results: Results) -> str:
-    """Return the table of F1 by session in LaTeX, the best of each column bold."""
+    """Return the tables of F1 by session and over all sessions in LaTeX, the best of each column bold."""
     found = {name: _f1(method, r" $\pm$ ") for name, method in results["methods"].items()}
     n = max(len(values) for values, _ in found.values())
     best = [max(values[k] for values, _ in found.values()) for k in range(n)]
@@ -427,25 +519,41 @@ def latex(results: Results) -> str:
     for name, (values, cells) in found.items():
         marked = zip(values, cells, best, strict=False)
         rows.append([in_latex(name), *(_in_bold(cell) if v == top else cell for v, cell, top in marked)])
-    return latex_table("Method", [*map(str, range(n))], rows)
+    said = latex_table("Method", [*map(str, range(n))], rows)
+    methods = results["methods"]
+    if not any(method.get("summary") for method in methods.values()):
+        return said
+    tops = {column: _best_of(methods, column) for column in _OVERALL}
+    rows = []
+    for name, method in methods.items():
+        all_cells = {column: column.cell(method, r" $\pm$ ") for column in _OVERALL}
+        rows.append([in_latex(name), *(_in_bold(c) if name in tops[column] else c for column, c in all_cells.items())])
+    return f"{said}\n% over all sessions\n" + latex_table("Method", [column.heading for column in _OVERALL], rows)
 
 
-def _in_bold(cell: str) -> str:
-    """Return a cell in LaTeX with its mean bold, and its standard deviation as it is."""
+def _in_bold(cell: str, bold: str = r"\textbf{{{}}}") -> str:
+    """Return a cell with its mean bold, in LaTeX by default, and its standard deviation as it is."""
     mean, space, spread = cell.partition(" ")
-    return rf"\textbf{{{mean}}}{space}{spread}"
+    return f"{bold.format(mean)}{space}{spread}"
 
 
 def csv_of(results: Results) -> str:
-    """Return CSV with one row a method and session, and a repeat where there are several."""
+    """Return CSV with one row a method and session, and a repeat where there are several.
+
+    What is of all sessions together stands in each row of a method.
+    """
     repeats = results.get("repeats") or []
-    rows = [
-        [*([repeat["seed"], repeat["draw"]] if repeats else []), name, k, *(exact(session[d]) for d in METRICS)]
-        for repeat in repeats or [results]
-        for name, method in repeat["methods"].items()
-        for k, session in enumerate(method["sessions"])
-    ]
-    return csv_table([*(["seed", "draw"] if repeats else []), "method", "session", *METRICS], rows)
+    of_session, which = (*METRICS, "seconds", "learn_seconds"), ("seed", "order", "draw") if repeats else ()
+    rows = []
+    for repeat in repeats or [results]:
+        for name, method in repeat["methods"].items():
+            numbers = [(method.get(c.part) or {}).get(c.key) for c in _OVERALL]
+            overall = [str(v) if isinstance(v, int) else exact(v) for v in numbers]
+            for k, session in enumerate(method["sessions"]):
+                first = [*(repeat.get(key, 0) for key in which), name, k]
+                rows.append([*first, *(exact(session.get(d)) for d in of_session), *overall])
+    columns = [CSV_NAMES.get(d, d) for d in (*of_session, *(c.key for c in _OVERALL))]
+    return csv_table([*which, "method", "session", *columns], rows)
 
 
 def _f1(method: Results, sign: str) -> tuple[list[float], list[str]]:

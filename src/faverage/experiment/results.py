@@ -18,11 +18,12 @@ def combine(repeats: list[Results]) -> dict[str, Any]:
     """Return the methods of several repeats as those of one: means in place of the numbers, and their spread beside.
 
     Args:
-        repeats: of each repeat ``seed``, ``draw`` and ``methods``.
+        repeats: of each repeat ``seed``, ``order``, ``draw`` and ``methods``.
 
     Returns:
-        By method what the first repeat has, with ``sessions`` and the shares in ``chosen`` averaged over repeats, and
-        with ``spread``: the standard deviation (of a sample) of each number of each session; None for one repeat.
+        By method what the first repeat has, with ``sessions``, ``summary``, ``costs`` and the shares in ``chosen``
+        averaged over repeats, and with ``spread``: the standard deviation (of a sample) of each number of each session;
+        ``summary_spread`` and ``costs_spread`` likewise. All three are None for one repeat.
     """
     combined = {}
     for name, first in repeats[0]["methods"].items():
@@ -30,12 +31,15 @@ def combine(repeats: list[Results]) -> dict[str, Any]:
         sessions, spread = [], []
         for k, session in enumerate(first["sessions"]):
             rows = [run[k] for run in runs]
-            numbers = [key for key, value in session.items() if isinstance(value, int | float)]
-            sessions.append({**session, **{key: float(np.mean([row[key] for row in rows])) for key in numbers}})
-            spread.append({key: float(np.std([row[key] for row in rows], ddof=1)) for key in numbers if len(rows) > 1})
+            means, deviations = _averaged(rows)
+            sessions.append({**session, **means})
+            spread.append(deviations)
             if all(isinstance(row.get("by_session"), list) for row in rows):
                 sessions[-1]["by_session"] = np.mean([row["by_session"] for row in rows], axis=0).tolist()
         combined[name] = {**first, "sessions": sessions, "spread": spread if len(repeats) > 1 else None}
+        for part in (part for part in ("summary", "costs") if first.get(part)):
+            means, deviations = _averaged([repeat["methods"][name][part] for repeat in repeats])
+            combined[name] |= {part: {**first[part], **means}, f"{part}_spread": deviations or None}
         choices = [repeat["methods"][name].get("chosen") or {} for repeat in repeats]
         if any(choices):
             shares = {one: sum(choice.get(one, 0.0) for choice in choices) / len(repeats) for c in choices for one in c}
@@ -43,13 +47,21 @@ def combine(repeats: list[Results]) -> dict[str, Any]:
     return combined
 
 
+def _averaged(rows: list[Results]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return means and, of two or more, standard deviations of all that is a number in every row."""
+    keys = [key for key in rows[0] if all(isinstance(row.get(key), int | float) for row in rows)]
+    values = {key: [row[key] for row in rows] for key in keys}
+    means = {key: found[0] if len(set(found)) == 1 else float(np.mean(found)) for key, found in values.items()}
+    return means, {key: float(np.std(found, ddof=1)) for key, found in values.items() if len(rows) > 1}
+
+
 def compare(repeats: list[Results], reference: str, level: float = 0.95) -> list[dict[str, Any]]:
     """Compare every method with a reference over repeats, in pairs: the same seed and the same shots for both.
 
-    The interval is that of Student's t for the mean difference of F1; it speaks of other draws, not of other data.
+    The interval is that of Student's t for the mean difference of F1; it speaks of other repeats, not of other data.
 
     Args:
-        repeats: of each repeat ``seed``, ``draw`` and ``methods``.
+        repeats: of each repeat ``seed``, ``order``, ``draw`` and ``methods``.
         reference: a method's name.
         level: of the confidence interval.
 

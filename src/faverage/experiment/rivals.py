@@ -53,30 +53,33 @@ def rival_folder(name: str, config: RunConfig, pictures: Pictures) -> str:
 
 
 def run_rival(
-    name: str, pictures: Pictures, config: RunConfig, folder: Path, draw: int, *, progress: bool = False
+    name: str, pictures: Pictures, config: RunConfig, folder: Path, draw: int, *, order: int = 0, progress: bool = False
 ) -> dict[str, Any]:
     """Take a rival through all sessions; return its metrics as plain data.
 
-    The state after the base session, which all draws share, and after every later session is kept in ``folder``.
+    The state after the base session, which all draws and orders of later classes share, and after every later session
+    is kept in ``folder``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    log = folder / f"draw-{draw}.json"
-    drawn = pictures.redrawn(config.seed, draw)
+    which = f"order-{order}-draw-{draw}" if order else f"draw-{draw}"
+    log = folder / f"{which}.json"
+    drawn = pictures.reordered(config.seed, order).redrawn(config.seed, draw)
     outcome, rival = _left(name, log, pictures, config, progress)
     rival = rival or rival_base(name, pictures, config, folder, progress)
     for k in range(len(outcome), len(pictures.sessions)):
         start = time.perf_counter()
         if k > 0:
             shots = drawn.shots[k - 1]
-            rival.learn_session(np.asarray(pictures.images[shots]), pictures.labels[shots])
-        test = drawn.test[np.isin(pictures.labels[drawn.test], np.concatenate(pictures.sessions[: k + 1]))]
+            rival.learn_session(np.asarray(pictures.images[shots]), drawn.labels[shots])
+        learned = time.perf_counter()
+        test = drawn.test[np.isin(drawn.labels[drawn.test], np.concatenate(pictures.sessions[: k + 1]))]
         said = rival.predict(pictures.images[test])
-        state = rival.save(folder / f"draw-{draw}-{k}.safetensors") if k > 0 else folder / "base.safetensors"
-        outcome.add(pictures.labels[test], said, time.perf_counter() - start)
+        state = rival.save(folder / f"{which}-{k}.safetensors") if k > 0 else folder / "base.safetensors"
+        outcome.add(drawn.labels[test], said, time.perf_counter() - start, learned - start)
         write_left(log, {"outcome": outcome.to_dict(), "state": state.name, "sha256": _hash(state)})
-        (folder / f"draw-{draw}-{k - 1}.safetensors").unlink(missing_ok=True)
+        (folder / f"{which}-{k - 1}.safetensors").unlink(missing_ok=True)
     trained = read_left(folder / "base.json", "it was just read") or {}
-    for state in folder.glob(f"draw-{draw}-*.safetensors"):
+    for state in folder.glob(f"{which}-*.safetensors"):
         state.unlink(missing_ok=True)
     return {**outcome.to_dict(), "history": None, "explanation": None, "base": trained.get("about")}
 
@@ -136,7 +139,8 @@ def rival_base(name: str, pictures: Pictures, config: RunConfig, folder: Path, p
     trainings = {what: training.config["training"] for what, training in rival.trainings.items()}
     speeds = {what: training.images_per_second for what, training in rival.trainings.items()}
     rival.save(file)
-    said = {"seconds": time.perf_counter() - start, "recipe": recipe, "trainings": trainings, **own}
+    epochs = sum(sum(training.history["seconds"]) for training in rival.trainings.values())  # before a kill, too
+    said = {"seconds": max(time.perf_counter() - start, epochs), "recipe": recipe, "trainings": trainings, **own}
     write_left(about, {"about": {**said, "images_per_second": speeds}, "sha256": _hash(file)})
     return rival
 

@@ -11,16 +11,17 @@ import warnings
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from faverage.experiment.base import Progress, features_of_benchmark
 from faverage.experiment.code import base_code
 from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
+from faverage.experiment.costs import costs_of
 from faverage.experiment.given import DROPPED, of_today
 from faverage.experiment.methods import run_methods
-from faverage.experiment.pictures import Pictures
+from faverage.experiment.pictures import Pictures, check_orders
 from faverage.experiment.report import earlier_in_words, write
 from faverage.experiment.results import NOTES, PAPER, combine, compare
 from faverage.experiment.trouble import results_folder
@@ -77,21 +78,23 @@ def _alone(
     ready = _features(config, out, progress, team)
     if save_features is not None:
         progress("writing the features", 0, 0)
-        ready[0][2].save(save_features)
+        ready[0].features.save(save_features)
     repeats: list[dict[str, Any]] = []
     earlier: list[dict[str, Any]] = []
-    for one, work, features, pictures in ready:
+    for one, order, work, features, pictures in ready:
         for draw in range(config.draws):
-            methods, dates = run_methods(one, features, draw, work, progress, pictures=pictures)
-            repeats.append({"seed": one.seed, "draw": draw, "methods": methods})
-            earlier += [{"method": m, "seed": one.seed, "draw": draw, "date": date} for m, date in dates.items()]
+            methods, dates = run_methods(one, features, draw, work, progress, order=order, pictures=pictures)
+            methods = {m: {**r, "costs": costs_of(m, r, one, features, pictures)} for m, r in methods.items()}
+            which = {"seed": one.seed, "order": order, "draw": draw}
+            repeats.append({**which, "methods": methods})
+            earlier += [{"method": m, **which, "date": date} for m, date in dates.items()]
     if earlier:
         progress(earlier_in_words(earlier), 0, 0)
-    first = ready[0][2]
+    first = ready[0].features
     methods = combine(repeats)
     results = {
         "dataset": config.dataset,
-        "protocol": _protocol(first, config),
+        "protocol": _protocol(ready[0], config),
         "seed": config.seed,
         "config": config.to_dict(),
         "command": command.encode(errors="backslashreplace").decode(),
@@ -100,12 +103,16 @@ def _alone(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": time.perf_counter() - start,
         "earlier": earlier,
-        "work": _work(ready[0][0].each[0], out).name,
+        "work": _work(ready[0].config.each[0], out).name,
         "base": first.base,
         **({"networks": first.networks} if first.networks else {}),
         "methods": methods,
         "repeats": [_brief(repeat) for repeat in repeats] if len(repeats) > 1 else None,
-        "comparisons": compare(repeats, "afa" if "afa" in methods else config.methods[-1]),
+        "comparisons": [
+            one
+            for one in compare(repeats, "afa" if "afa" in methods else config.methods[-1])
+            if one["what"] != "last" or not _same_end(ready[0], config)  # it would count the same end several times
+        ],
         "paper": PAPER.get(config.dataset),
         "notes": NOTES.get(config.dataset, []),
     }
@@ -165,26 +172,40 @@ def _check_saving(config: RunConfig, file: Path) -> None:
         raise ConfigError(f"--save-features {file}: its folder cannot be made ({reason}): name another") from None
 
 
-def _features(
-    config: RunConfig, out: Path, progress: Progress, team: Team
-) -> list[tuple[RunConfig, Path, FeatureSet, Pictures | None]]:
-    """Return settings, work folder, features and images for every seed; features from a file have no images."""
+class _Ready(NamedTuple):
+    """What the methods of a seed and an order of the classes start from; features from a file have no images."""
+
+    config: RunConfig
+    order: int
+    work: Path
+    features: FeatureSet
+    pictures: Pictures | None
+
+
+def _features(config: RunConfig, out: Path, progress: Progress, team: Team) -> list[_Ready]:
+    """Return what methods start from, for every seed and order; orders that keep the base classes share it."""
     from faverage.vision import OtherFailed
 
-    seeds = [replace(config, seed=seed) for seed in config.seeds or (config.seed,)]
-    ones = [(one, _work(one, out)) for one in seeds]
-    for _, work in ones:
-        work.mkdir(parents=True, exist_ok=True)
     if not team.first:
         warnings.simplefilter("ignore")  # the first process says it
-    ready: list[tuple[RunConfig, Path, FeatureSet, Pictures | None]] = []
+    ready: list[_Ready] = []
     try:
-        if config.features is not None:
-            file = Path(config.features)
-            ready += [(one, work, FeatureSet.load(file, config.views), None) for one, work in ones]
-        for one, work in ones if config.features is None else ():
-            folders = [_work(network, out) for network in one.each]
-            ready.append((one, work, *features_of_benchmark(one, folders, progress, team)))
+        for seed in config.seeds or (config.seed,):
+            one = replace(config, seed=seed)
+            for order in range(config.class_orders):
+                before = ready[-1] if order else None
+                if before is not None and (before.pictures is None or not before.pictures.any_base):
+                    ready.append(before._replace(order=order))
+                    continue
+                work = _work(one, out, order)
+                work.mkdir(parents=True, exist_ok=True)
+                if config.features is not None:
+                    features = FeatureSet.load(Path(config.features), config.views)
+                    check_orders(features.sessions, one, any_base=False)
+                    ready.append(_Ready(one, order, work, features, None))
+                    continue
+                folders = [_work(network, out, order) for network in one.each]
+                ready.append(_Ready(one, order, work, *features_of_benchmark(one, folders, progress, team, order)))
     except KeyboardInterrupt:
         if team.first:
             raise
@@ -193,9 +214,10 @@ def _features(
     return ready
 
 
-def _work(config: RunConfig, out: Path) -> Path:
+def _work(config: RunConfig, out: Path, order: int = 0) -> Path:
     """Return the folder for what depends on the settings of base training; networks have folders of their own."""
-    return out / "work" / digest({**config.base_key(), "versions": versions(), "code": base_code(config)})
+    key = {**config.base_key(), "versions": versions(), "code": base_code(config)}
+    return out / "work" / digest({**key, "order": order} if order else key)
 
 
 def _team(config: RunConfig) -> Team:
@@ -210,10 +232,17 @@ def _team(config: RunConfig) -> Team:
 
 def _brief(repeat: dict[str, Any]) -> dict[str, Any]:
     """Return the metrics of a repeat alone, without what was learned."""
-    return {**repeat, "methods": {name: {"sessions": m["sessions"]} for name, m in repeat["methods"].items()}}
+    kept = ("sessions", "summary", "costs")
+    return {**repeat, "methods": {name: {key: m[key] for key in kept} for name, m in repeat["methods"].items()}}
 
 
-def _protocol(features: FeatureSet, config: RunConfig) -> dict[str, Any]:
+def _same_end(ready: _Ready, config: RunConfig) -> bool:
+    """Return whether there are orders that keep the base classes, and so end with the same classes and shots."""
+    return config.class_orders > 1 and (ready.pictures is None or not ready.pictures.any_base)
+
+
+def _protocol(ready: _Ready, config: RunConfig) -> dict[str, Any]:
+    features, pictures = ready.features, ready.pictures
     n_train, tests = [None, *map(len, features.shots)], features.labels[features.test]
     sessions = [
         {"classes": len(classes), "train": n, "test": int(np.isin(tests, classes).sum())}
@@ -222,6 +251,10 @@ def _protocol(features: FeatureSet, config: RunConfig) -> dict[str, Any]:
     protocol = {"source": features.source, "sessions": sessions, "skipped": features.skipped}
     if config.draws > 1:
         protocol["draws"] = "from shots and test examples" if features.drawn_from_test else "from training examples"
+    if config.class_orders > 1:
+        why = "ready features have a base head" if pictures is None else "some have too few training images"
+        kept = f"of later sessions alone, since {why}: at the end all orders have the same classes and shots"
+        protocol["orders"] = kept if _same_end(ready, config) else "of all sessions"
     return protocol
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from faverage.errors import ConfigError
 from faverage.fscil import CosineHead, LinearHead
 
 if TYPE_CHECKING:
     from faverage.vision import Shards
 
-__all__ = ["FeatureSet", "Splits"]
+__all__ = ["FeatureSet", "Splits", "permuted"]
 
 Array = NDArray[Any]
 
@@ -33,6 +35,7 @@ class Splits:
         class_names: by number.
         source: where the choice of shots comes from.
         skipped: number of images that could not be read.
+        order: which order of arrival the classes have; 0 is the official one.
     """
 
     labels: Array
@@ -43,6 +46,26 @@ class Splits:
     class_names: list[str]
     source: str
     skipped: int = 0
+    order: int = 0
+
+    def reordered(self, seed: int, order: int) -> Self:
+        """Return the same examples with later classes in another order of arrival; base classes keep their session.
+
+        The sessions have the sizes that they had, and each class its shots and tests. Order 0 is what is there.
+        """
+        if order == self.order:
+            return self
+        base, *later = self.sessions
+        arrival = np.concatenate([base, *permuted(later, seed, order)])
+        labels = np.where(self.labels < 0, -1, np.argsort(arrival)[self.labels])
+        shots = np.concatenate(self.shots)
+        return replace(
+            self,
+            labels=labels,
+            shots=tuple(shots[np.isin(labels[shots], classes)] for classes in later),
+            class_names=[self.class_names[c] for c in arrival],
+            order=order,
+        )
 
     def redrawn(self, seed: int, draw: int) -> Self:
         """Return the same sessions with other shots; draw 0 is what is there.
@@ -74,6 +97,31 @@ class Splits:
         """Whether fresh draws take test examples of any class."""
         shots, spare = (np.bincount(self.labels[part]) for part in (np.concatenate(self.shots), self.spare))
         return any(spare[c : c + 1].sum() < count for c, count in enumerate(shots))
+
+
+def permuted(sessions: Sequence[Sequence[int]], seed: int, order: int) -> list[list[int]]:
+    """Return the classes of all sessions in another order: sessions of the same sizes, classes ascending in each.
+
+    The orders 0 (what is given), 1, 2, … of a seed differ in which classes a session has.
+
+    Raises:
+        ConfigError: there are not so many.
+
+    >>> permuted([[0, 1], [2, 3]], seed=0, order=1)
+    [[1, 2], [0, 3]]
+    """
+    found = [[sorted(classes) for classes in sessions]]
+    every = [c for classes in sessions for c in classes]
+    rng = np.random.default_rng([seed, len(every)])
+    for _ in range(100 * order + 1):  # few classes have few orders
+        if len(found) > order:
+            return found[order]
+        drawn = iter(rng.permutation(every).tolist())
+        new = [sorted(islice(drawn, len(classes))) for classes in sessions]
+        if new not in found:
+            found.append(new)
+    counts = f"{len(every)} classes in {len(sessions)} session{'' if len(sessions) == 1 else 's'}"
+    raise ConfigError(f"{counts} have {len(found)} different orders, and {order + 1} are asked for")
 
 
 @dataclass(kw_only=True)

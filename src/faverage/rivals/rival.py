@@ -36,7 +36,8 @@ _FEW_STEPS = 2000  # trainings shorter than this are not worth compiling
 class Rival:
     """A method of the paper's tables behind the verbs of ``FewShotLearner``.
 
-    A subclass gives ``name`` and ``recipes``, and defines ``build``, ``_fit``, ``_learn`` and ``_probabilities``.
+    A subclass gives ``name`` and ``recipes``, and defines ``build``, ``_fit``, ``_learn`` and ``_probabilities``; where
+    a prediction takes more than one pass of the backbone, it says how many, ``passes``.
     Classes are numbered in order of arrival inside; ``classes`` has their labels.
 
     Args:
@@ -59,6 +60,7 @@ class Rival:
 
     name: ClassVar[str] = ""
     recipes: ClassVar[dict[str, Recipe]] = {"shared": {}}
+    passes: ClassVar[int] = 1
 
     def __init__(
         self,

@@ -115,6 +115,8 @@ class Plan:
         config = _config(settings, file)
         if max(config.devices, config.nodes) > 1:
             raise ConfigError(f"{file}: a sweep gives each run one process: leave out devices and nodes")
+        if config.class_orders > 1:
+            raise ConfigError(f"{file}: a sweep has the official order of the classes: leave out class_orders")
         found, content, tasks, cells = versions(), functools.cache(_content), {}, []
         for values in itertools.product(*over.values()):
             options = dict(zip(over, values, strict=True))

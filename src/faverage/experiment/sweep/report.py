@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from faverage.experiment.report import METRICS, repeats_in_words, replacing_all
+from faverage.experiment.report import CSV_NAMES, METRICS, repeats_in_words, replacing_all
 from faverage.experiment.sweep.plan import Cell, label_of, value_of
 from faverage.experiment.sweep.results import Board
 from faverage.progress import Progress
@@ -153,7 +153,8 @@ def csv_of(results: Results) -> str:
             rows.append([*first, k, *(exact(session[d]) for d in METRICS)])
         if not run["sessions"]:
             rows.append([*first, *[""] * (1 + len(METRICS))])
-    columns = ("method", "seed", "draw", "key", "status", "held_out_loss", "session", *METRICS)
+    metrics = (CSV_NAMES.get(d, d) for d in METRICS)
+    columns = ("method", "seed", "draw", "key", "status", "held_out_loss", "session", *metrics)
     return csv_table([*results["over"], *columns], rows)
 
 
