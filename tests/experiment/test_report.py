@@ -11,7 +11,7 @@ import pytest
 
 from faverage.experiment import DEFAULT_METHODS
 from faverage.experiment.report import csv_of, latex, markdown, write_report
-from faverage.report.charts import COLOURS, Series, line_chart, ticks
+from faverage.report.charts import COLOURS, Point, Series, line_chart, placed, scatter_chart, ticks
 from faverage.report.page import heat_map
 
 METHODS = list(DEFAULT_METHODS)
@@ -20,6 +20,7 @@ SECTIONS = [
     "F1 by session",
     "After the last session",
     "Where base and new examples go",
+    "Base classes against new ones",
     "Training of the fusers",
     "Training of the base session",
     "What afa learned",
@@ -133,7 +134,7 @@ def rows_of(page: str, heading: str) -> dict[str, list[str]]:
 
 def test_all_sections_are_there(tmp_path: Path) -> None:
     page = page_of(tmp_path, draw())
-    positions = [page.index(f">{title}") for title in SECTIONS[:5]]
+    positions = [page.index(f">{title}") for title in SECTIONS[:6]]
     assert positions == sorted(positions)
     for words in (
         *SECTIONS,
@@ -145,7 +146,7 @@ def test_all_sections_are_there(tmp_path: Path) -> None:
         "torch 2.13",
     ):
         assert words in page
-    assert len(charts(page)) == 1 + 2 + 2
+    assert len(charts(page)) == 1 + 1 + 2 + 2
     assert page.count('class="stack"') == 2 * len(METHODS)
     assert len(page) < 1_000_000
 
@@ -287,6 +288,37 @@ def test_gaps_bands_and_single_points_are_drawn() -> None:
     assert line_chart(series[1:2], title="", x_label="", y_label="") == ""
 
 
+def test_a_line_far_below_leaves_the_chart_and_the_chart_says_so() -> None:
+    series = [Series(f"m{v}", [99.0, v, v], i) for i, v in enumerate((47.0, 88.0, 90.0, 95.0))]
+    words = {"title": "", "x_label": "session", "y_label": "F1"}
+    (svg,) = charts(line_chart(series, **words, cut=True))
+    bottom = max(float(line.get("y1", 0)) for line in svg.findall("line[@class='grid']"))
+    lines = [path.get("d", "") for path in svg.findall("g/path[@class='line']")]
+    heights = [float(y) for line in lines for y in re.findall(r"[\d.]+ ([\d.]+)", line)]
+    assert len(lines) == 4 and max(heights) <= bottom + 0.1
+    assert "↓ m47.0: 47" in "".join(svg.itertext())
+    for other in (line_chart(series, **words), line_chart(series, **words, cut=True, highlight=["m47.0"])):
+        assert "↓" not in other
+
+
+def test_a_scatter_chart_has_every_point_and_the_curve() -> None:
+    points = [Point("a<b", 70.0, 10.0, 0), Point("afa", 66.0, 30.0, 1), Point("c", 70.0, 10.0, 2)]
+    html = scatter_chart(points, title="T", x_label="base", y_label="new", curve=[(75, 10, "b 0.5"), (66, 30, "2")])
+    (svg,) = charts(html)
+    titles = [element.text for element in svg.iter("title")]
+    assert {"a<b: base 70.00, new 10.00", "c: base 70.00, new 10.00", "b 0.5: base 75.00, new 10.00"} < set(titles)
+    assert "harmonic mean 20" in titles
+    assert scatter_chart([], title="", x_label="", y_label="") == ""
+
+
+def test_labels_keep_apart_and_inside() -> None:
+    spots = [(50.0, 50.0)] * 4 + [(0.0, 0.0), (100.0, 100.0)]
+    places = placed(spots, [(30.0, 8.0)] * 6, (0, 0, 100, 100))
+    for k, (x, y) in enumerate(places):
+        assert 15 <= x <= 85 and 4 <= y <= 96
+        assert all(abs(x - u) >= 30 or abs(y - v) >= 8 for u, v in places[:k])
+
+
 @pytest.mark.parametrize("low,high", [(0, 1), (0.02, 0.021), (-3, 8), (41.2, 76.9), (0, 5000), (1e-6, 2e-6)])
 def test_ticks_are_round_and_inside(low: float, high: float) -> None:
     found = ticks(low, high)
@@ -298,3 +330,4 @@ def test_ticks_are_round_and_inside(low: float, high: float) -> None:
 def test_a_heat_map_shades_by_value() -> None:
     html = heat_map("", ["a", "b"], ["r"], [[0.25, 0.5]])
     assert re.findall(r"--v: ([\d.]+)", html) == ["0.300", "0.600"]
+    assert re.search(r'<div class="scale">0<i style="--full: 0.6"></i>0.50</div>', html)

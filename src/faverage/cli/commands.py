@@ -188,7 +188,8 @@ def run(
     if results is None:  # not the first of several processes
         return
     Console().print(Text(markdown(results, short=True)), soft_wrap=True)
-    more = f", and {save_features}" if save_features is not None else ""
+    more = ", figures" if (folder / "figures").is_dir() else ""
+    more += f", and {save_features}" if save_features is not None else ""
     wrote = f"Wrote {folder}/results.json, table.md, table.tex, table.csv, report.html{more}"
     Console().print(Text(wrote), soft_wrap=True)
 

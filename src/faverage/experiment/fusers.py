@@ -10,16 +10,21 @@ import numpy as np
 from faverage.experiment.results import IN_PAPER
 from faverage.features import FeatureSet
 from faverage.fscil import FewShotLearner
-from faverage.fscil.metrics import Outcome
+from faverage.fscil.metrics import Outcome, session_metrics
 
 if TYPE_CHECKING:
     from faverage.experiment.config import RunConfig
 
 __all__ = ["learner_of", "run_method"]
 
+_BALANCES = (0.25, 0.5, 1.0, 1.5, 2.5, 4.0, 6.0)
 
-def run_method(method: str, features: FeatureSet, config: RunConfig) -> dict[str, Any]:
-    """Take one fuser through all sessions; return its metrics, and what it learned, as plain data."""
+
+def run_method(method: str, features: FeatureSet, config: RunConfig, draw: int = 0) -> dict[str, Any]:
+    """Take one fuser through all sessions; return its metrics, and what it learned, as plain data.
+
+    ``afa`` has, with the first draw of the shots, ``trade``: the metrics after the last session by ``balance``.
+    """
     learner = learner_of(method, config)
     start = time.perf_counter()
     learner.fit_base(*features.examples(features.memory), head=features.heads, prototypes=features.prototypes)
@@ -32,15 +37,18 @@ def run_method(method: str, features: FeatureSet, config: RunConfig) -> dict[str
             learner.learn_session(*features.examples(features.shots[k - 1]))
         learned = time.perf_counter()
         seen = np.isin(labels, np.concatenate(features.sessions[: k + 1]))
-        said = learner.predict({view: x[seen] for view, x in test.items()})
+        asked = {view: x[seen] for view, x in test.items()}
+        said = learner.predict(asked)
         outcome.add(labels[seen], said, time.perf_counter() - start, learned - start)
     fitted = getattr(learner.fitted, "history", None)
+    trade = _trade(learner, asked, labels[seen], features.sessions) if method == "afa" and draw == 0 else []
     return {
         **outcome.to_dict(),
         "history": fitted.to_dict() if fitted is not None else None,
         "chosen": learner.chosen() or None,
         "explanation": _explanation(learner, features.class_names),
         "base": base,
+        **({"trade": trade} if trade else {}),
     }
 
 
@@ -50,6 +58,17 @@ def learner_of(method: str, config: RunConfig) -> FewShotLearner:
     options: dict[str, Any] = {name: getattr(config, name) for name in names}
     by_session = config.members == "sessions" or (config.members == "paper" and method in IN_PAPER)
     return FewShotLearner(fuser=method, members="sessions" if by_session else None, **options)
+
+
+def _trade(learner: FewShotLearner, test: Any, labels: Any, sessions: list[list[int]]) -> list[dict[str, float]]:
+    """Return the metrics of all sessions by balance, the learner's own among them; nothing where nothing is fused."""
+    found, scores, classes = [], learner.member_scores(test), np.array(learner.classes)
+    for balance in sorted({*_BALANCES, float(learner.balance)}) if len(sessions) > 1 else ():
+        fuser = learner.rebalanced(balance)
+        if fuser is not None:
+            metrics = session_metrics(labels, classes[fuser.predict_proba(scores).argmax(1)], sessions)
+            found.append({"balance": balance, **{k: v for k, v in metrics.items() if isinstance(v, float)}})
+    return found
 
 
 def _explanation(learner: FewShotLearner, class_names: list[str]) -> dict[str, Any] | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from faverage.report.charts import STYLE, Series, line_chart
+from faverage.experiment.figures import FIGURES, balance_curve, base_and_new, draw_figures
+from faverage.report.charts import STYLE, Point, Series, line_chart, scatter_chart
 from faverage.report.page import (
     MISSING,
     bars,
@@ -96,17 +97,23 @@ Results = dict[str, Any]
 
 
 def write(out: Path, results: Results) -> None:
-    """Write all files of a run: results.json, table.md, table.tex, table.csv, report.html.
+    """Write all files of a run: results.json, table.md, table.tex, table.csv, report.html, and its figures.
 
     Args:
         out: folder of the results.
         results: plain JSON data of a run.
     """
-    with replacing_all(out, ("results.json", "report.html", *TABLES)) as places:
+    figures = {f"figures/{name}": data for name, data in draw_figures(results).items()}
+    with replacing_all(out, ("results.json", "report.html", *TABLES, *figures)) as places:
         places["results.json"].write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         write_report(places["report.html"], results)
         for name, made in TABLES.items():
             places[name].write_text(made(results), encoding="utf-8")
+        for name, data in figures.items():
+            places[name].write_bytes(data)
+        for name in FIGURES:
+            if f"figures/{name}" not in figures:  # of an earlier run
+                (out / "figures" / name).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -116,9 +123,17 @@ def replacing_all(out: Path, names: Sequence[str]) -> Iterator[dict[str, Path]]:
     Where the first one is, all are whole and of one run.
     """
     with ExitStack() as stack:
+        for folder in {(out / name).parent for name in names} - {out}:
+            folder.mkdir(exist_ok=True)
+            stack.callback(_remove_if_empty, folder)  # where nothing was written
         places = {name: stack.enter_context(replacing(out / name)) for name in names}  # moved in the opposite order
         yield places
         (out / names[0]).unlink(missing_ok=True)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def write_report(path: Path, results: Results) -> None:
@@ -141,6 +156,7 @@ def write_report(path: Path, results: Results) -> None:
         "<h2>After the last session</h2>",
         _last_section(methods),
         _confusion(methods),
+        _trade(methods, looks),
         _overall_section(methods),
         _comparison_section(results.get("comparisons") or []),
         _losses(methods, looks),
@@ -184,6 +200,22 @@ def _confusion(methods: Results) -> str:
         '<p class="soft">Percent of the test examples of base classes (left) and of new classes (right).</p>'
         + stacks(["base classes", "new classes"], kinds, rows)
     )
+
+
+def _trade(methods: Results, looks: dict[str, int]) -> str:
+    last = {name: base_and_new(method["sessions"][-1]) for name, method in methods.items() if method["sessions"]}
+    points = [Point(name, *found, looks[name]) for name, found in last.items() if found is not None]
+    curve = balance_curve(methods)
+    if len(points) < 2:
+        return ""
+    said = "After the last session, in percent; grey lines: equal harmonic mean."
+    if curve:
+        said += " The curve is afa with other values of the setting balance: how much an example of a new class counts."
+        said += " It is of the first repeat." if methods["afa"].get("spread") else ""
+    chart = scatter_chart(
+        points, title="Accuracy on base and on new classes", x_label="base (%)", y_label="new (%)", curve=curve
+    )
+    return f'<h3>Base classes against new ones</h3><p class="soft">{said}</p>{chart}'
 
 
 def _losses(methods: Results, looks: dict[str, int]) -> str:
@@ -252,7 +284,6 @@ def _weights(methods: Results, protocol: Results) -> str:
         heads, classes, shares = said["heads"], said["classes"], said["shares"]
         breaks = starts if sum(sizes) == len(classes) else set()
         line = " A line stands before the classes of each session." if breaks else ""
-        highest = max((v for row in shares for v in row if v is not None), default=None)
         by_head = [list(row) for row in zip(*shares, strict=True)]
         parts += [
             f"<h2>What {text(name)} learned</h2>",
@@ -261,7 +292,7 @@ def _weights(methods: Results, protocol: Results) -> str:
             "<h3>Heads, over all classes</h3>",
             bars((str(h), sum(v or 0.0 for v in row) / len(row)) for h, row in zip(heads, by_head, strict=True)),
             "<h3>Heads, class by class</h3>",
-            f'<p class="soft">From blank, 0, to full, {number(highest)}; point at a cell for its number.{line}</p>',
+            f'<p class="soft">Point at a cell for its number.{line}</p>',
             heat_map("head", classes, heads, by_head, dense=True, breaks=breaks),
         ]
     return "\n".join(parts)
@@ -300,7 +331,8 @@ def _f1_section(methods: Results, looks: dict[str, int], paper: dict[str, Sequen
     length = max((len(f1) for f1 in scores.values()), default=0)
     bands = {name: [_percent(s.get("f1")) for s in methods[name].get("spread") or []] for name in scores}
     series = [Series(name, [_percent(v) for v in f1], looks[name], bands[name] or None) for name, f1 in scores.items()]
-    chart = line_chart(series, title="Macro F1 of all classes seen so far", x_label="session", y_label="F1 (%)")
+    title = "Macro F1 of all classes seen so far"
+    chart = line_chart(series, title=title, x_label="session", y_label="F1 (%)", cut=True)
     ours, theirs = {}, {}
     for name, f1 in scores.items():
         ours[name] = [*f1, _mean(f1[1:] or f1)]

@@ -42,7 +42,7 @@ def run(
     progress: Progress = lambda *_: None,
     save_features: Path | None = None,
 ) -> dict[str, Any] | None:
-    """Carry out a run and write it to ``out``: results.json, table.md, table.tex, table.csv, report.html.
+    """Carry out a run and write it to ``out``: results.json, table.md, table.tex, table.csv, report.html, figures.
 
     Base training, features and every finished method are kept there; a run that was killed and is started again with
     the same settings goes on where it was and ends with the same numbers. Several processes share base training and

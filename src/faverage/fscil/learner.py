@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -367,6 +368,16 @@ class FewShotLearner:
             explanation: Explanation = fitted.explain(models=names, classes=self.classes)
             return explanation
         raise ValueError("explain needs several members and a fuser with weights to read: 'afa' or 'afa-paper'")
+
+    def rebalanced(self, balance: float) -> Fuser | None:
+        """Return the fuser as it would be with another ``balance``: fitted again to the same rehearsed examples.
+
+        The learner stays as it is. None where there is nothing to fuse.
+        """
+        _check_shares(spread=self.spread, balance=balance, calibration=self.calibration)
+        other = copy(self)
+        other.balance = balance
+        return None if self.fitted is None else _State._fit(other, self.members)
 
     def chosen(self) -> dict[str, float]:
         """Return which networks ``afa`` chose, with their shares; empty for other fusers."""

@@ -1,14 +1,27 @@
-"""Line charts as SVG inside a page: no scripts, no dependency, colours that follow the page's light or dark."""
+"""Charts as SVG inside a page: no scripts, no dependency, colours that follow the page's light or dark."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 
 from faverage.report.page import text
 
-__all__ = ["COLOURS", "STYLE", "Series", "line_chart", "ticks"]
+__all__ = [
+    "COLOURS",
+    "STYLE",
+    "Point",
+    "Series",
+    "harmonic_lines",
+    "line_chart",
+    "padded",
+    "placed",
+    "scatter_chart",
+    "ticks",
+    "where_most_are",
+]
 
 # one pair a series: on a light page, on a dark page
 COLOURS = (
@@ -46,6 +59,9 @@ STYLE = (
 .chart .touch { fill: none; stroke: transparent; stroke-width: 12; }
 .chart .mark { fill: currentColor; stroke: var(--card); stroke-width: 1; }
 .chart .strong .line { stroke-width: 3.4; }
+.chart .strong text { font-weight: 700; }
+.chart .label { fill: currentColor; }
+.chart .leader { stroke: currentColor; opacity: .5; }
 .chart > svg:has(.series:hover) .series:not(:hover) { opacity: .2; }
 .chart ul { display: flex; flex-wrap: wrap; gap: .15rem 1rem; margin: .5rem 0 0; padding: 0; list-style: none;
   font-size: .86rem; }
@@ -54,7 +70,7 @@ STYLE = (
 .chart li.strong { font-weight: 600; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0 .8rem; }
 .pair .chart:not(:only-child) text { font-size: 18px; }
-@media (max-width: 34rem) { .chart { padding: .6rem; }
+@media (max-width: 34rem) { .chart { padding: .6rem; } .chart .label, .chart .leader { display: none; }
   .chart text, .pair .chart:not(:only-child) text { font-size: 21px; } }
 """
 )
@@ -72,6 +88,7 @@ _MARKS = (
 )
 _DASHES = ("", "7 4", "2 3")
 _MOST_POINTS, _MOST_MARKS = 300, 12
+_PARTS = tuple(k / 8 for k in range(1, 8))
 
 
 @dataclass(frozen=True)
@@ -107,6 +124,26 @@ def ticks(low: float, high: float, most: int = 8) -> list[float]:
     return [round(i * step, 12) for i in range(first, last + 1)]
 
 
+def where_most_are(series: Sequence[Series], keep: Collection[str] = ()) -> tuple[float, float]:
+    """Return the range of values to draw, bands included, where a few lines far below all others would flatten them.
+
+    At most a quarter of the lines is left out below, and only where the others then have more than twice the room.
+
+    Args:
+        series: each with a value.
+        keep: names of series that are never left out.
+
+    >>> where_most_are([Series(f"m{v}", [99, v]) for v in (47, 88, 90, 95)]), where_most_are([Series("a", [1, 9])])
+    ((88.0, 99.0), (1.0, 9.0))
+    """
+    ends = {s.name: [value + half for run in _runs(s) for _, value, b in run for half in (-b, b)] for s in series}
+    lows = sorted(min(found) for found in ends.values())
+    high = max(max(found) for found in ends.values())
+    most = len(lows) // 4
+    low = next((v for v in lows[1 : most + 1] if high - v < 0.5 * (high - lows[0])), lows[0])
+    return float(min([low, *(min(ends[name]) for name in keep if name in ends)])), float(high)
+
+
 def line_chart(
     series: Sequence[Series],
     *,
@@ -116,6 +153,7 @@ def line_chart(
     first: int = 0,
     digits: int = 2,
     highlight: Collection[str] = ("afa",),
+    cut: bool = False,
 ) -> str:
     """Return a figure with one line a series over whole numbers, and a legend.
 
@@ -127,12 +165,15 @@ def line_chart(
         first: number of the first step.
         digits: decimals of the values shown when pointed at.
         highlight: names of the series drawn thicker and above the others.
+        cut: let the few lines that are far below all others leave the chart, and say so: see ``where_most_are``.
     """
     drawn = [s for s in series if _runs(s)]
     if not drawn:
         return ""
     longest = max(len(s.values) for s in drawn)
-    scale = _Scale(first, first + longest - 1, *_range(drawn))
+    ends = [where_most_are([s]) for s in drawn]
+    low, high = where_most_are(drawn, highlight) if cut else (min(a for a, _ in ends), max(b for _, b in ends))
+    scale = _Scale(first, first + longest - 1, *padded(low, high))
     label = f"{title}: {y_label} against {x_label} for {', '.join(s.name for s in drawn)}"
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(label)}">',
@@ -140,6 +181,10 @@ def line_chart(
         *(
             _line(s, scale, x_label, digits, s.name in highlight)
             for s in sorted(drawn, key=lambda s: s.name in highlight)
+        ),
+        *(
+            _gone(s, scale, k)
+            for k, s in enumerate(s for s, (low, _) in zip(drawn, ends, strict=True) if low < scale.low)
         ),
         "</svg>",
     ]
@@ -151,8 +196,8 @@ def line_chart(
 class _Scale:
     """From numbers to places in the drawing."""
 
-    left: int
-    right: int
+    left: float
+    right: float
     low: float
     high: float
 
@@ -177,27 +222,29 @@ def _runs(series: Series) -> list[list[tuple[int, float, float]]]:
     return [run for run in runs if run]
 
 
-def _range(series: Sequence[Series]) -> tuple[float, float]:
-    ends = [value + half for s in series for run in _runs(s) for _, value, b in run for half in (-b, b)]
-    low, high = min(ends), max(ends)
-    pad = 0.06 * (high - low) or max(abs(high), 1.0) * 0.05
+def padded(low: float, high: float, room: float = 0.06) -> tuple[float, float]:
+    """Return a range with a share of it as room at both ends; what is not negative stays so."""
+    pad = room * (high - low) or max(abs(high), 1.0) * 0.05
     return (0.0 if low >= 0 > low - pad else low - pad), high + pad
 
 
-def _axes(scale: _Scale, x_label: str, y_label: str) -> str:
+def _axes(scale: _Scale, x_label: str, y_label: str, grid: bool = True) -> str:
     bottom = _HEIGHT - _BOTTOM
     parts = []
     for value in ticks(scale.low, scale.high):
         y = scale.y(value)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        ends = (_LEFT, _WIDTH - _RIGHT) if grid else (_LEFT - 5, _LEFT)
+        parts.append(f'<line class="grid" x1="{ends[0]}" x2="{ends[1]}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{y:.1f}" dy=".35em" text-anchor="end">{value:g}</text>')
     for value in ticks(scale.left, scale.right, 12):
-        if value == int(value):
+        if value == int(value) or not grid:
             x = scale.x(value)
             parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 5}"/>')
-            parts.append(f'<text x="{x:.1f}" y="{bottom + 9}" dy=".75em" text-anchor="middle">{int(value)}</text>')
+            parts.append(f'<text x="{x:.1f}" y="{bottom + 9}" dy=".75em" text-anchor="middle">{value:g}</text>')
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>')
+    if not grid:
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_LEFT}" y1="{_TOP}" y2="{bottom}"/>')
     parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{text(x_label)}</text>')
     parts.append(f'<text x="0" y="16">{text(y_label)}</text>')
     return "".join(parts)
@@ -205,23 +252,54 @@ def _axes(scale: _Scale, x_label: str, y_label: str) -> str:
 
 def _line(series: Series, scale: _Scale, x_label: str, digits: int, strong: bool) -> str:
     runs = _runs(series)
-    line = "".join(_path([(i, v) for i, v, _ in run], scale) for run in runs)
+    line = "".join(_path(part, scale) for run in runs for part in _above([(i, v) for i, v, _ in run], scale.low))
     parts = [f'<g class="series{" strong" if strong else ""}" style="color: var(--s{series.look % len(COLOURS)})">']
     if series.band:
         outlines = ([(i, v + b) for i, v, b in run] + [(i, v - b) for i, v, b in reversed(run)] for run in runs)
-        area = "".join(_path(outline, scale) + "Z" for outline in outlines)
+        area = "".join(_path([(i, max(v, scale.low)) for i, v in outline], scale) + "Z" for outline in outlines)
         parts.append(f'<path class="band" d="{area}"/>')
     parts.append(f'<path class="line"{_dash(series)} d="{line}"/>')
     parts.append(f'<path class="touch" d="{line}"><title>{text(series.name)}</title></path>')
     marked = set(_thin(len(series.values), _MOST_MARKS, shift=series.look))
     for i, value, half in (point for run in runs for point in run):
-        if i in marked or len(series.values) <= 2 * _MOST_MARKS:
+        if value >= scale.low and (i in marked or len(series.values) <= 2 * _MOST_MARKS):
             spread = f" ± {half:.{digits}f}" if series.band else ""
             tip = f"{series.name}, {x_label} {scale.left + i}: {value:.{digits}f}{spread}"
             where = f"translate({scale.x(scale.left + i):.1f} {scale.y(value):.1f})" + (" scale(1.3)" if strong else "")
             shape = _MARKS[series.look % len(_MARKS)]
             parts.append(f'<path class="mark" transform="{where}" d="{shape}"><title>{text(tip)}</title></path>')
     return "".join(parts) + "</g>"
+
+
+def _above(points: Sequence[tuple[float, float]], low: float) -> list[list[tuple[float, float]]]:
+    """Return the parts of a line that are not below ``low``, cut where it crosses that.
+
+    >>> _above([(0, 9), (1, 1), (2, 1), (3, 9)], 5)
+    [[(0, 9), (0.5, 5)], [(2.5, 5), (3, 9)]]
+    """
+    parts: list[list[tuple[float, float]]] = [[]]
+    for k, (i, v) in enumerate(points):
+        j, u = points[max(k - 1, 0)]
+        if (u < low) != (v < low):
+            parts[-1].append((j + (i - j) * (u - low) / (u - v), low))
+        if v >= low:
+            parts[-1].append((i, v))
+        elif parts[-1]:
+            parts.append([])
+    return [part for part in parts if part]
+
+
+def _gone(series: Series, scale: _Scale, k: int) -> str:
+    """Return the words for a line that leaves the chart at the bottom, the k-th of them: where it ends."""
+    points = [(i, v) for run in _runs(series) for i, v, _ in run]
+    inside = _above(points, scale.low)
+    x = scale.x(scale.left + (inside[0][-1][0] if inside else 0))
+    side = (x + 6, "start") if x < _WIDTH / 2 else (x - 6, "end")
+    return (
+        f'<text class="label" style="color: var(--s{series.look % len(COLOURS)})" x="{side[0]:.1f}" '
+        f'y="{_HEIGHT - _BOTTOM - 6 - 13 * k}" text-anchor="{side[1]}">'
+        f"↓ {text(series.name)}: {points[-1][1]:.4g}</text>"
+    )
 
 
 def _thin(length: int, most: int, shift: int = 0) -> list[int]:
@@ -234,7 +312,7 @@ def _thin(length: int, most: int, shift: int = 0) -> list[int]:
     return list(range(shift % stride, length, stride))
 
 
-def _path(points: Sequence[tuple[int, float]], scale: _Scale) -> str:
+def _path(points: Sequence[tuple[float, float]], scale: _Scale) -> str:
     return "M" + "L".join(f"{scale.x(scale.left + i):.1f} {scale.y(v):.1f}" for i, v in points)
 
 
@@ -243,11 +321,158 @@ def _dash(series: Series) -> str:
     return f' stroke-dasharray="{dash}"' if dash else ""
 
 
-def _key(series: Series, strong: bool) -> str:
+def _key(series: Series, strong: bool, line: bool = True) -> str:
+    stroke = f'<path class="line"{_dash(series)} d="M0 7L34 7"/>' if line else ""
     kind = ' class="strong"' if strong else ""
     return (
         f'<li{kind}><svg viewBox="0 0 34 14" aria-hidden="true"{kind} '
-        f'style="color: var(--s{series.look % len(COLOURS)})"><path class="line"{_dash(series)} d="M0 7L34 7"/>'
+        f'style="color: var(--s{series.look % len(COLOURS)})">{stroke}'
         f'<path class="mark" transform="translate(17 7)" d="{_MARKS[series.look % len(_MARKS)]}"/></svg>'
         f"{text(series.name)}</li>"
     )
+
+
+# Scatter charts -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a scatter chart.
+
+    Attributes:
+        name: in the legend and beside the point.
+        x: to the right.
+        y: upwards.
+        look: number of its colour and mark, as of a ``Series``.
+    """
+
+    name: str
+    x: float
+    y: float
+    look: int = 0
+
+
+def scatter_chart(
+    points: Sequence[Point],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    curve: Sequence[tuple[float, float, str]] = (),
+    highlight: Collection[str] = ("afa",),
+) -> str:
+    """Return a figure with named points, a curve among them, and lines of equal harmonic mean of x and y.
+
+    Args:
+        points: at most 14 have colours of their own.
+        title: of the figure; also what a screen reader says.
+        x_label: what is drawn to the right.
+        y_label: what is drawn upwards.
+        curve: x, y and a name of each of its points, in the colour of the first highlighted point.
+        highlight: names of points drawn larger, above the others.
+    """
+    if not points:
+        return ""
+    own = next((p.look for p in points if p.name in highlight), 0)
+    every = [*(Point(name, x, y, own) for x, y, name in curve), *points]  # the curve's labels are placed first
+    xs, ys = [p.x for p in every], [p.y for p in every]
+    across, up = padded(min(xs), max(xs), 0.15), padded(min(ys), max(ys), 0.08)
+    scale = _Scale(*across, *up)
+    told = f"{title}: {y_label} against {x_label} for {', '.join(p.name for p in points)}"
+    parts = [
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(told)}">',
+        _axes(scale, x_label, y_label, grid=False),
+    ]
+    for level, line in harmonic_lines(across, up):
+        path = _path([(x - scale.left, y) for x, y in line], scale)
+        tip, (x, y) = f"<title>harmonic mean {level:g}</title>", line[-1]
+        parts.append(f'<path class="grid" fill="none" d="{path}"/><path class="touch" d="{path}">{tip}</path>')
+        parts.append(f'<text x="{scale.x(x):.1f}" y="{scale.y(y) - 4:.1f}" text-anchor="end">{level:g}</text>')
+    places = [(scale.x(p.x), scale.y(p.y)) for p in every]
+    box = (_LEFT, _TOP, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM)
+    boxes = placed(places, [(6.2 * len(p.name), 12.0) for p in every], box, places[: len(curve)])
+    if len(curve) > 1:
+        path = _path([(x - scale.left, y) for x, y, _ in curve], scale)
+        parts.append(f'<g style="color: var(--s{own % len(COLOURS)})"><path class="line" d="{path}"/></g>')
+    for i, p in sorted(enumerate(every), key=lambda one: one[1].name in highlight):
+        (x, y), (u, v), strong = places[i], boxes[i], p.name in highlight
+        shape, size = (_MARKS[p.look % len(_MARKS)], 1.3 if strong else 1.0) if i >= len(curve) else (_MARKS[0], 0.7)
+        tip = f"{p.name}: {x_label} {p.x:.2f}, {y_label} {p.y:.2f}"
+        far = abs(u - x) > 3.1 * len(p.name) + 12 or abs(v - y) > 18
+        parts.append(
+            f'<g class="series{" strong" if strong else ""}" style="color: var(--s{p.look % len(COLOURS)})">'
+            + (f'<line class="leader" x1="{x:.1f}" y1="{y:.1f}" x2="{u:.1f}" y2="{v:.1f}"/>' if far else "")
+            + f'<path class="mark" transform="translate({x:.1f} {y:.1f}) scale({size})" d="{shape}">'
+            f"<title>{text(tip)}</title></path>"
+            f'<text class="label" x="{u:.1f}" y="{v:.1f}" dy=".35em" text-anchor="middle">{text(p.name)}</text></g>'
+        )
+    legend = "".join(_key(Series(p.name, (), p.look), p.name in highlight, line=False) for p in points)
+    body = "".join(parts) + "</svg>"
+    return f'<figure class="chart"><figcaption>{text(title)}</figcaption>{body}<ul>{legend}</ul></figure>'
+
+
+def harmonic_lines(
+    across: tuple[float, float], up: tuple[float, float], steps: int = 60
+) -> list[tuple[float, list[tuple[float, float]]]]:
+    """Return the lines 2xy / (x + y) = h inside a box, for round h: h, and points from left to right.
+
+    >>> [(level, line[0]) for level, line in harmonic_lines((40, 60), (20, 30))][:2]
+    [(28.0, (40.0, 21.53846153846154)), (30.0, (40.0, 24.0))]
+    """
+    found = []
+    mean = [2 * x * y / (x + y) if x + y > 0 else 0.0 for x, y in zip(across, up, strict=True)]
+    for level in ticks(mean[0], mean[1], 7):
+        line = []
+        for k in range(steps + 1):
+            x = across[0] + k / steps * (across[1] - across[0])
+            if 2 * x > level > 0 and up[0] <= level * x / (2 * x - level) <= up[1]:
+                line.append((x, level * x / (2 * x - level)))
+        if len(line) > 1:
+            found.append((level, line))
+    return found
+
+
+def placed(
+    spots: Sequence[tuple[float, float]],
+    sizes: Sequence[tuple[float, float]],
+    box: tuple[float, float, float, float],
+    curve: Sequence[tuple[float, float]] = (),
+) -> list[tuple[float, float]]:
+    """Return the middles of labels near their points that cover each other, the points and a curve least.
+
+    Args:
+        spots: the points, in the units of the drawing; their labels are placed one after another.
+        sizes: widths and heights of the labels.
+        box: left, low, right and high end of where labels may lie.
+        curve: points of a curve.
+    """
+    between = [((1 - t) * a + t * c, (1 - t) * b + t * d) for (a, b), (c, d) in pairwise(curve) for t in _PARTS]
+    around = [(dx / 2, dy / 2) for dy in range(-2, 3) for dx in range(2, -3, -1) if 2 in (abs(dx), abs(dy))]
+    options: list[list[tuple[float, tuple[float, float, float, float]]]] = []
+    for k, ((x, y), (w, h)) in enumerate(zip(spots, sizes, strict=True)):
+        options.append([])
+        for ring, (dx, dy) in product(range(9), around):
+            u, v = x + dx * (w / 2 + h * (0.5 + 0.7 * ring)), y + dy * h * (0.9 + 0.7 * ring)
+            u = min(max(u, box[0] + w / 2), box[2] - w / 2)
+            v = min(max(v, box[1] + h / 2), box[3] - h / 2)
+            gaps = [math.hypot(max(abs(u - a) - w / 2, 0), max(abs(v - b) - h / 2, 0)) for a, b in spots]
+            cost = 0.3 * gaps[k] / h + 0.1 * (abs(dx) < 1) + 0.05 * abs(dy)  # a little rather beside than above
+            cost += sum(2.5 for gap in gaps if gap < 0.9 * gaps[k])  # it would seem to be of another point
+            cost += sum(1.2 for a, b in spots if abs(a - u) < w / 2 + 0.3 * h and abs(b - v) < 0.8 * h)
+            cost += sum(0.3 for a, b in between if abs(a - u) < w / 2 + 0.1 * h and abs(b - v) < 0.55 * h)
+            options[-1].append((cost, (u, v, w, h)))
+    found: dict[int, tuple[float, float, float, float]] = {}
+    for k in [*range(len(spots))] * 3:  # what was placed first is placed again, now that the others are known
+        others = [one for j, one in found.items() if j != k]
+        costs = []
+        for cost, one in options[k]:
+            shares = (_shared(one, other) / (one[2] * one[3]) for other in others)
+            costs.append(cost + sum(3 + 5 * share for share in shares if share > 0))
+        found[k] = options[k][costs.index(min(costs))][1]
+    return [found[k][:2] for k in range(len(spots))]
+
+
+def _shared(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    """Return the area that two boxes share, each given by its middle, width and height."""
+    sides = [(one[2 + k] + other[2 + k]) / 2 - abs(one[k] - other[k]) for k in (0, 1)]
+    return max(sides[0], 0.0) * max(sides[1], 0.0)

@@ -75,6 +75,10 @@ tr.chosen td { background: var(--mark); font-weight: 600; }
 .map.dense thead th.c span { writing-mode: vertical-rl; transform: rotate(180deg); max-height: 9rem; overflow: hidden;
   text-overflow: ellipsis; white-space: nowrap; }
 .map.dense .first { border-left: 3px solid var(--line); }
+.scale { display: flex; gap: .5rem; align-items: center; margin: .4rem 0; font-size: .86rem; color: var(--soft);
+  font-variant-numeric: tabular-nums; }
+.scale i { width: 11rem; height: .8rem; border: 1px solid var(--line);
+  background: linear-gradient(to right, rgba(var(--hue), 0), rgba(var(--hue), var(--full))), var(--card); }
 .bar { display: grid; grid-template-columns: minmax(5rem, 25%) 1fr 3.6rem; gap: .7rem; align-items: center;
   margin: .3rem 0; font-size: .92rem; }
 .bar span:first-child { overflow-wrap: anywhere; }
@@ -213,7 +217,7 @@ def heat_map(
     dense: bool = False,
     breaks: Collection[int] = (),
 ) -> str:
-    """Return a table whose cells are the darker the larger their value.
+    """Return a table whose cells are the darker the larger their value, and its colour scale.
 
     Args:
         corner: heading of the names of the rows.
@@ -224,24 +228,26 @@ def heat_map(
         breaks: columns that begin a group; with ``dense``, a line is drawn before them.
     """
     known = [v for row in values for v in row if v is not None and math.isfinite(v)]
-    highest = max([*known, 1e-9])
+    highest, darkest = max([*known, 1e-9]), 0.9 if dense else 0.6
+    shown = number(highest) if known else MISSING
+    scale = f'<div class="scale">0<i style="--full: {darkest}"></i>{shown}</div>'
     body = []
     for name, row in zip(rows, values, strict=True):
         cells = []
         for j, (column, value) in enumerate(zip(columns, row, strict=True)):
             shown = number(value)
-            shade = 0.0 if value is None or shown == MISSING else (0.9 if dense else 0.6) * value / highest
+            shade = 0.0 if value is None or shown == MISSING else darkest * value / highest
             mark = ' class="first"' if j in breaks else ""
             tip = f' title="{text(name)}, {text(column)}: {number(value, 3)}"' if dense else ""
             cells.append(f'<td{mark}{tip} style="--v: {shade:.3f}">{"" if dense else shown}</td>')
         body.append(f"<tr><th>{text(name)}</th>{''.join(cells)}</tr>")
     if not dense:
-        return table(head([corner], columns, "c"), body, "map")
+        return table(head([corner], columns, "c"), body, "map") + scale
     first = f"<tr><th>{text(corner)}</th>"
     for j, name in enumerate(columns):
         mark = " first" if j in breaks else ""
         first += f'<th class="c{mark}" title="{text(name)}"><span>{text(name)}</span></th>'
-    return table(first + "</tr>", body, "map dense")
+    return table(first + "</tr>", body, "map dense") + scale
 
 
 def bars(items: Iterable[tuple[str, float]]) -> str:
