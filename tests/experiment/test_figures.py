@@ -96,12 +96,12 @@ def test_a_run_that_is_repeated_from_its_files_has_the_same_trade_and_figures(tm
 def test_the_trade_passes_through_the_methods_own_numbers(tmp_path: Path) -> None:
     features = FeatureSet.load(ready(tmp_path / "f.npz"))
     config = RunConfig.build("mini-imagenet", None, {"features": str(tmp_path / "f.npz"), "balance": 1.7})
-    result = run_method("afa", features, config)
+    result = run_method("afa", features, config, trade=True)
     (own,) = [row for row in result["trade"] if row["balance"] == 1.7]
     assert len(result["trade"]) == 8
     assert {key: own[key] for key in ("base", "new", "accuracy", "f1")}.items() <= result["sessions"][-1].items()
-    other = run_method("afa", features, config, 1)
-    assert "trade" not in other and "trade" not in run_method("vote", features, config)
+    other = run_method("afa", features, config)
+    assert "trade" not in other and "trade" not in run_method("vote", features, config, trade=True)
     assert [s["f1"] for s in other["sessions"]] == [s["f1"] for s in result["sessions"]]
 
 

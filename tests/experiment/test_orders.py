@@ -94,11 +94,11 @@ def _stopped_at(call: int) -> Any:
 
     calls = []
 
-    def run(*arguments: Any) -> Any:
+    def run(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
         if len(calls) == call:
             raise KeyboardInterrupt
-        return run_method(*arguments)
+        return run_method(*arguments, **options)
 
     return run
 

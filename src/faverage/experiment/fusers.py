@@ -20,10 +20,10 @@ __all__ = ["learner_of", "run_method"]
 _BALANCES = (0.25, 0.5, 1.0, 1.5, 2.5, 4.0, 6.0)
 
 
-def run_method(method: str, features: FeatureSet, config: RunConfig, draw: int = 0) -> dict[str, Any]:
+def run_method(method: str, features: FeatureSet, config: RunConfig, *, trade: bool = False) -> dict[str, Any]:
     """Take one fuser through all sessions; return its metrics, and what it learned, as plain data.
 
-    ``afa`` has, with the first draw of the shots, ``trade``: the metrics after the last session by ``balance``.
+    With ``trade``, ``afa`` has the metrics after the last session by ``balance``, too.
     """
     learner = learner_of(method, config)
     start = time.perf_counter()
@@ -41,14 +41,14 @@ def run_method(method: str, features: FeatureSet, config: RunConfig, draw: int =
         said = learner.predict(asked)
         outcome.add(labels[seen], said, time.perf_counter() - start, learned - start)
     fitted = getattr(learner.fitted, "history", None)
-    trade = _trade(learner, asked, labels[seen], features.sessions) if method == "afa" and draw == 0 else []
+    traded = _trade(learner, asked, labels[seen], features.sessions) if trade and method == "afa" else []
     return {
         **outcome.to_dict(),
         "history": fitted.to_dict() if fitted is not None else None,
         "chosen": learner.chosen() or None,
         "explanation": _explanation(learner, features.class_names),
         "base": base,
-        **({"trade": trade} if trade else {}),
+        **({"trade": traded} if traded else {}),
     }
 
 

@@ -110,7 +110,7 @@ def _finish(
         folder = file.with_name(file.stem.removesuffix(f"-{order}-{draw}"))
         result = run_rival(method, pictures, config, folder, draw, order=order, progress=alone)
     else:
-        result = run_method(method, drawn, config, draw)
+        result = run_method(method, drawn, config, trade=which == (0, 0))
     date = datetime.now(UTC).isoformat(timespec="seconds")
     write_left(file, {"date": date, "result": result})
     again = read_left(file, "it was just written")

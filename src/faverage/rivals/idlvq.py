@@ -196,4 +196,5 @@ class IDLVQ(Rival):
 
     def _probabilities(self, features: Tensor) -> Tensor:
         distances = squared_distances(features, self.net.references()) / self.net.log_gamma.exp()
-        return (-distances).softmax(1)
+        result: Tensor = (-distances).softmax(1)
+        return result
