@@ -181,7 +181,8 @@ def test_all_methods_are_those_from_outside_too(tmp_path: Path) -> None:
 
 def test_names_come_in_order() -> None:
     assert mean_names() == ["arithmetic", "geometric", "harmonic", "power", "cubic"]
-    assert fuser_names()[-1] == "middle" and RIVALS.names() == ["lucir", "eeil", "sppr", "cec", "fact", "savc", "nearest"]
+    assert fuser_names()[-1] == "middle"
+    assert RIVALS.names() == ["lucir", "eeil", "sppr", "cec", "fact", "savc", "nearest"]
     lite = [f"efficientnet_lite{k}" for k in range(3)]
     assert backbone_names() == [*lite, "pixels", "resnet18_large", "resnet18_small", "tiny"]
     assert "stripes" in benchmark_names()
