@@ -176,12 +176,13 @@ def test_rival_fuser_benchmark_and_backbone_in_a_run(tmp_path: Path) -> None:
 def test_all_methods_are_those_from_outside_too(tmp_path: Path) -> None:
     result = command("digits", "--methods", "nearst", "--out", tmp_path)
     assert result.exit_code == 2 and "unknown method 'nearst'; known are: lucir, eeil" in said(result)
-    assert "fact, nearest, no-fine-tuning" in said(result)
+    assert "idlvq-c, nearest, no-fine-tuning" in said(result)
 
 
 def test_names_come_in_order() -> None:
     assert mean_names() == ["arithmetic", "geometric", "harmonic", "power", "cubic"]
-    assert fuser_names()[-1] == "middle" and RIVALS.names() == ["lucir", "eeil", "sppr", "cec", "fact", "nearest"]
+    assert fuser_names()[-1] == "middle" and RIVALS.names()[-1] == "nearest"
+    assert RIVALS.names()[:-1] == ["lucir", "eeil", "sppr", "cec", "fact", "c-fscil", "idlvq-c"]
     lite = [f"efficientnet_lite{k}" for k in range(3)]
     assert backbone_names() == [*lite, "pixels", "resnet18_large", "resnet18_small", "tiny"]
     assert "stripes" in benchmark_names()

@@ -1,4 +1,4 @@
-"""The rivals of the paper's tables, one file each, behind the learner's verbs and under one protocol."""
+"""The rivals of the paper's tables and later ones, one file each, behind the learner's verbs and under one protocol."""
 
 from collections.abc import Callable
 from typing import TypeVar
