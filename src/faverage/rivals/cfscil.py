@@ -77,6 +77,9 @@ class Episodes(Trainable):
         shots: support images of each.
         queries: of each.
         count: episodes an epoch.
+
+    Attributes:
+        targets: of the queries, ``(ways · queries,)``.
     """
 
     targets: Tensor

@@ -24,6 +24,7 @@ Stores one image a class. Trains the backbone in every session.
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -72,7 +73,7 @@ class Network(Trainable):
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> Tensor:
         """Return features ``(b, d)`` of images ``(b, 3, s, s)``."""
         features: Tensor = self.backbone(images)
-        return features / features.shape[1] ** 0.5
+        return features / math.sqrt(features.shape[1])
 
     def loss(self, embedded: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
         """Return cross-entropy + α · distance to the own reference, and the right answers, ``()`` each."""
@@ -108,7 +109,7 @@ class Increment(Trainable):
         """Return the features of both backbones, ``(b, d)`` each, of images ``(b, 3, s, s)``."""
         with torch.no_grad():
             old = self.before(images)
-        return self.network.embed(images, labels, extra), old / old.shape[1] ** 0.5
+        return self.network.embed(images, labels, extra), old / math.sqrt(old.shape[1])
 
     def loss(self, embedded: tuple[Tensor, Tensor], labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
         """Return margin + α · distance of shots + β · drift of stored images, and the right answers, ``()`` each."""
@@ -178,7 +179,7 @@ class IDLVQ(Rival):
     def features(self, X: Array) -> Array:
         """Return f ``(n, d)`` of images ``(n, S, S, 3)``: what the backbone gives, divided by √d."""
         features = super().features(X)
-        return features / np.float32(features.shape[1] ** 0.5)
+        return features / np.float32(math.sqrt(features.shape[1]))
 
     def _fit(self, images: Array, numbers: Array) -> None:
         self._train(self.net, images, numbers, "base")
@@ -199,5 +200,5 @@ class IDLVQ(Rival):
         self.arrays = Exemplars(*stored.joined(images[rows], numbers[rows])).arrays()
 
     def _probabilities(self, features: Tensor) -> Tensor:
-        distances = squared_distances(features, self.net.references()) / self.net.gamma()
-        return (-distances).softmax(1)
+        logits: Tensor = -squared_distances(features, self.net.references()) / self.net.gamma()
+        return logits.softmax(1)
