@@ -190,7 +190,8 @@ class IDLVQ(Rival):
         stored, n_old = Exemplars.of_arrays(self.arrays), len(self.classes)
         before, features = self.net.backbone, self.features(stored.images)
         means = torch.from_numpy(class_means(self.features(images), numbers - n_old, n_new))
-        network = Network(copy.deepcopy(before), self.net.references().detach(), means, self.recipe["intra"])
+        own = copy.deepcopy(before).requires_grad_(True)  # frozen if an earlier try was stopped
+        network = Network(own, self.net.references().detach(), means, self.recipe["intra"])
         network.slow.data.copy_(self.net.slow.data)
         increment = Increment(network, before, forget=self.recipe["forget"], margin=self.recipe["margin"])
         self._train(increment, *stored.joined(images, numbers), "increment")
