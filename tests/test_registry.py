@@ -176,7 +176,7 @@ def test_rival_fuser_benchmark_and_backbone_in_a_run(tmp_path: Path) -> None:
 def test_all_methods_are_those_from_outside_too(tmp_path: Path) -> None:
     result = command("digits", "--methods", "nearst", "--out", tmp_path)
     assert result.exit_code == 2 and "unknown method 'nearst'; known are: lucir, eeil" in said(result)
-    assert "fact, savc, nearest, no-fine-tuning" in said(result)
+    assert "c-fscil, savc, nearest, no-fine-tuning" in said(result)
 
 
 def test_names_come_in_order() -> None:

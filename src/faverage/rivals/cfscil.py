@@ -77,6 +77,9 @@ class Episodes(Trainable):
         shots: support images of each.
         queries: of each.
         count: episodes an epoch.
+
+    Attributes:
+        targets: of the queries, ``(ways · queries,)``.
     """
 
     targets: Tensor
@@ -211,8 +214,7 @@ class CFSCIL(Rival):
         net.means = torch.from_numpy(means)
         prototypes = net.fc(net.means).detach()
         if mode > 1:
-            with torch.enable_grad():
-                retrain(net.fc, net.means, nudge(prototypes) if mode == 3 else prototypes.sign(), STEPS[mode])
+            retrain(net.fc, net.means, nudge(prototypes) if mode == 3 else prototypes.sign(), STEPS[mode])
             prototypes = net.fc(net.means).detach()
         net.prototypes = prototypes
 

@@ -3,21 +3,20 @@ r"""IDLVQ-C: incremental few-shot learning via vector quantization in deep embed
 Each class c has one reference vector m_c in the space of features f; the nearest one wins. With u_c = ‖f − m_c‖² / γ
 and γ learned, the base session is
 
-    L = CE(softmax(−u), y) + α u_y
+    L = CE(softmax(−u), y) + α ‖f − m_y‖²
 
-After it m_c is the mean feature of its class, where u_y is least. A session starts its new m_c at the mean features of
-its shots. Then backbone and new m_c learn, on the shots and on one stored image a known class, with f_old the feature
-before the session:
+A session starts its new m_c at the mean features of its shots. Then backbone and new m_c learn on the shots and on one
+stored image of each known class, with f_old the feature before the session:
 
-    L = mean max(0, μ + u_y − min_{c≠y} u_c) + α mean over shots of u_y + β mean over stored of ‖f − f_old‖² / γ
+    L = mean max(0, μ + u_y − min_{c≠y} u_c) + α mean over shots ‖f − m_y‖² + β mean over stored ‖f − f_old‖²
 
 Known m_c are fixed meanwhile. After that each moves with its stored image x_c: m_c += f(x_c) − f_old(x_c).
 
-Assumed, since no code of the method is public and we could not verify it: all distances are in units of γ, so that the
-weights mean the same whatever the scale of features, and γ is fixed after the base session; α = 0.01, β = 1, μ = 1; all
-learning rates and numbers of epochs; base m_c end at the means, since gradient steps leave them far away, and new
-classes, which start there, would win too often; stored images have a part in the margin; the stored image of a class is
-the one nearest to its m_c; all images of a session are one batch; and batch norm keeps its statistics in sessions.
+Assumed, since no code of the method is public and we could not verify it: f is what the backbone gives divided by √d,
+so that the weights mean the same for every backbone; α = 1, β = 10, μ = 1 in units of γ, and all learning rates and
+numbers of epochs; base m_c start at 0 and γ at 0.1, γ learns slowly, and is fixed after the base session; stored images
+have a part in the margin; the stored image of a class is the one nearest to its m_c; all images of a session are one
+batch; and batch norm keeps its statistics in sessions.
 
 Stores one image a class. Trains the backbone in every session.
 """
@@ -25,6 +24,7 @@ Stores one image a class. Trains the backbone in every session.
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,23 +60,27 @@ class Network(Trainable):
         self.backbone, self.intra = backbone, intra
         self.register_buffer("old", old)
         self.new = nn.Parameter(new)
-        self.log_gamma = nn.Parameter(torch.tensor(0.0))
+        self.slow = nn.Parameter(torch.tensor(0.0))
+
+    def gamma(self) -> Tensor:
+        """Return γ, ``()``; it starts at 0.1, and learns a hundred times slower than its logarithm would."""
+        return 0.1 * (0.1 * self.slow).exp()
 
     def references(self) -> Tensor:
         """Return the reference vectors of all classes, ``(N, d)``."""
         return torch.cat([self.old, self.new])
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> Tensor:
-        """Return features ``(b, d)``."""
+        """Return features ``(b, d)`` of images ``(b, 3, s, s)``."""
         features: Tensor = self.backbone(images)
-        return features
+        return features / math.sqrt(features.shape[1])
 
     def loss(self, embedded: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
         """Return cross-entropy + α · distance to the own reference, and the right answers, ``()`` each."""
-        distances = squared_distances(embedded.float(), self.references()) / self.log_gamma.exp()
+        distances = squared_distances(embedded.float(), self.references())
         own = distances.gather(1, labels[:, None]).mean()
         right = (distances.detach().argmin(1) == labels).sum()
-        return F.cross_entropy(-distances, labels) + self.intra * own, right
+        return F.cross_entropy(-distances / self.gamma(), labels) + self.intra * own, right
 
 
 class Increment(Trainable):
@@ -105,17 +109,16 @@ class Increment(Trainable):
         """Return the features of both backbones, ``(b, d)`` each, of images ``(b, 3, s, s)``."""
         with torch.no_grad():
             old = self.before(images)
-        return self.network.backbone(images), old
+        return self.network.embed(images, labels, extra), old / math.sqrt(old.shape[1])
 
     def loss(self, embedded: tuple[Tensor, Tensor], labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
         """Return margin + α · distance of shots + β · drift of stored images, and the right answers, ``()`` each."""
         features, before = (part.float() for part in embedded)
-        gamma = self.network.log_gamma.detach().exp()
-        distances = squared_distances(features, self.network.references()) / gamma
+        distances = squared_distances(features, self.network.references())
         stored = (labels < len(self.network.old)).float()
         own = distances.gather(1, labels[:, None])[:, 0]
-        drift = (features - before).square().sum(1) / gamma
-        loss = margin_loss(distances, labels, self.margin)
+        drift = (features - before).square().sum(1)
+        loss = margin_loss(distances / self.network.gamma().detach(), labels, self.margin)
         loss = loss + self.network.intra * (own * (1 - stored)).sum() / (1 - stored).sum().clamp(min=1)
         loss = loss + self.forget * (drift * stored).sum() / stored.sum().clamp(min=1)
         return loss, (distances.detach().argmin(1) == labels).sum()
@@ -156,8 +159,8 @@ class IDLVQ(Rival):
         "shared": {
             "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
             "increment": {"epochs": 50, "batch_size": 1024, "lr": 0.001, "schedule": "cosine", "weight_decay": 5e-4},
-            "intra": 0.01,
-            "forget": 1.0,
+            "intra": 1.0,
+            "forget": 10.0,
             "margin": 1.0,
         },
         "shared/digits": {},
@@ -170,23 +173,26 @@ class IDLVQ(Rival):
     def build(self, sizes: list[int]) -> Network:
         """Return backbone and reference vectors."""
         backbone: Any = self._backbone()
-        new = nn.Linear(backbone.dimension, sizes[-1], bias=False).weight.detach()
-        return Network(backbone, torch.zeros(sum(sizes[:-1]), backbone.dimension), new, self.recipe["intra"])
+        old, new = (torch.zeros(n, backbone.dimension) for n in (sum(sizes[:-1]), sizes[-1]))
+        return Network(backbone, old, new, self.recipe["intra"])
+
+    def features(self, X: Array) -> Array:
+        """Return f ``(n, d)`` of images ``(n, S, S, 3)``: what the backbone gives, divided by √d."""
+        features = super().features(X)
+        return features / np.float32(math.sqrt(features.shape[1]))
 
     def _fit(self, images: Array, numbers: Array) -> None:
         self._train(self.net, images, numbers, "base")
-        features = self.features(images)
-        means = class_means(features, numbers, len(self.net.new))
-        self.net.new.data.copy_(torch.from_numpy(means))
-        rows = nearest(features, numbers, means)
+        rows = nearest(self.features(images), numbers, self.net.new.detach().numpy())
         self.arrays = Exemplars(np.asarray(images[rows]), numbers[rows]).arrays()
 
     def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
         stored, n_old = Exemplars.of_arrays(self.arrays), len(self.classes)
         before, features = self.net.backbone, self.features(stored.images)
         means = torch.from_numpy(class_means(self.features(images), numbers - n_old, n_new))
-        network = Network(copy.deepcopy(before), self.net.references().detach(), means, self.recipe["intra"])
-        network.log_gamma.data.copy_(self.net.log_gamma.data)
+        own = copy.deepcopy(before).requires_grad_(True)  # frozen if an earlier try was stopped
+        network = Network(own, self.net.references().detach(), means, self.recipe["intra"])
+        network.slow.data.copy_(self.net.slow.data)
         increment = Increment(network, before, forget=self.recipe["forget"], margin=self.recipe["margin"])
         self._train(increment, *stored.joined(images, numbers), "increment")
         self.net = network
@@ -195,6 +201,5 @@ class IDLVQ(Rival):
         self.arrays = Exemplars(*stored.joined(images[rows], numbers[rows])).arrays()
 
     def _probabilities(self, features: Tensor) -> Tensor:
-        distances = squared_distances(features, self.net.references()) / self.net.log_gamma.exp()
-        result: Tensor = (-distances).softmax(1)
-        return result
+        logits: Tensor = -squared_distances(features, self.net.references()) / self.net.gamma()
+        return logits.softmax(1)

@@ -271,7 +271,7 @@ class TOPIC(Rival):
         "shared/cifar100": _CIFAR,
         "paper": {"base": {"epochs": 50, "schedule": "paper"}},
         "paper/mini-imagenet": {"backbone": "resnet18_large", "crop": 84},
-        "paper/cub200": {"base": {"lr": 0.01}, "backbone": "resnet18_large", "crop": 224, **_CUB},
+        "paper/cub200": {"backbone": "resnet18_large", "crop": 224, **_CUB},
         "paper/cifar100": {"crop": 32, **_CIFAR},
     }
 
