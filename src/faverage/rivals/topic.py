@@ -17,13 +17,14 @@ block and the new nodes, on all shots at once:
 CE goes over all heads; (j, i) are new nodes and their neighbours; f_prev is f before the session. Batch norm keeps its
 statistics; other heads, nodes and layers stay as they are.
 
-The authors did not publish their code of the gas and of the last two terms. Assumed here: three passes of the gas; a
-node that wins nothing takes the class of the nearest feature; the image of a new node is the shot nearest to it; each
-shot gives its class's node an edge to the node of another class that is nearest to the shot; squared distances in both
-terms; new nodes have a rate of their own, the momentum and the drops of the rest, and no weight decay; the base head
-sees f too. The anchor loss is not divided by variances, as the paper has it, and covers the nodes of all earlier
-sessions, where the authors' settings have base nodes only. Their learning rate of 0.1 (recipe ``paper``) lets the new
-head grow, on features of length 1, until nearly every image goes to it; ``shared`` has 0.02, chosen on base classes.
+The authors did not publish their code of the gas and of the last two terms. Assumed here: the rule of the gas, with
+η = 0.02, α = 1 and T = 200, and three passes; a node that wins nothing takes the class of the nearest feature; the
+image of a new node is the shot nearest to it; each shot gives its class's node an edge to the node of another class
+that is nearest to the shot; squared distances in both terms; new nodes have a rate of their own, the momentum and the
+drops of the rest, and no weight decay; the base head sees f too, and its training, 50 epochs with ``paper``, is a
+guess. Unlike in the paper, the anchor loss is not divided by variances; it covers the nodes of all earlier sessions,
+where the authors' settings have base nodes only. Their learning rate of 0.1 (recipe ``paper``) lets the new head grow,
+on features of length 1, until nearly every image goes to it; ``shared`` has 0.02, chosen on base classes.
 
 Stores an image a node: 400 of base classes, and one a new class.
 """
@@ -229,7 +230,8 @@ class Increment(Trainable):
         shots, anchored = unit.split([len(labels), len(before)])
         logits = self.network.logits(shots)
         loss = F.cross_entropy(logits, labels) + self.anchor * F.mse_loss(anchored, before)
-        loss = loss + self.weights[0] * min_loss(shots, self.new[labels - self.n_old])
+        own = self.new[(labels - self.n_old).clamp(min=0)]  # trial steps on a GPU have labels of 0
+        loss = loss + self.weights[0] * min_loss(shots, own)
         loss = loss + self.weights[1] * max_loss(torch.cat([self.old, self.new]), self.edges, self.margin)  # type: ignore
         return loss, (logits.detach().argmax(1) == labels).sum()
 
