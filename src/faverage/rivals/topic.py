@@ -187,6 +187,11 @@ class Increment(Trainable):
         weight_decay: that of the optimiser, which the nodes are spared.
     """
 
+    anchors: Tensor
+    before: Tensor
+    old: Tensor
+    edges: Tensor
+
     def __init__(
         self,
         network: Network,
@@ -220,19 +225,18 @@ class Increment(Trainable):
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> Tensor:
         """Return features ``(b + m, d)`` of images ``(b, 3, s, s)`` and of the nodes' images after them."""
-        features: Tensor = self.network.backbone(torch.cat([images, self.anchors]))  # type: ignore[list-item]
+        features: Tensor = self.network.backbone(torch.cat([images, self.anchors]))
         return features
 
     def loss(self, embedded: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of all terms, and the right answers, ``()`` each."""
-        before: Any = self.before
         unit = F.normalize(embedded.float())
-        shots, anchored = unit.split([len(labels), len(before)])
+        shots, anchored = unit.split([len(labels), len(self.before)])
         logits = self.network.logits(shots)
-        loss = F.cross_entropy(logits, labels) + self.anchor * F.mse_loss(anchored, before)
+        loss = F.cross_entropy(logits, labels) + self.anchor * F.mse_loss(anchored, self.before)
         own = self.new[(labels - self.n_old).clamp(min=0)]  # trial steps on a GPU have labels of 0
         loss = loss + self.weights[0] * min_loss(shots, own)
-        loss = loss + self.weights[1] * max_loss(torch.cat([self.old, self.new]), self.edges, self.margin)  # type: ignore
+        loss = loss + self.weights[1] * max_loss(torch.cat([self.old, self.new]), self.edges, self.margin)
         return loss, (logits.detach().argmax(1) == labels).sum()
 
     def change_gradients(self) -> None:
