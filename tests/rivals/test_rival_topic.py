@@ -125,6 +125,8 @@ def test_each_term_of_the_loss_by_hand() -> None:
         loss, right = part.loss(part.embed(shots, labels, extra), labels, extra)
         assert loss.item() == pytest.approx(entropy + wanted, abs=1e-6), name
         assert int(right) == 1
+    trial = torch.tensor([0])  # as a GPU's first steps have it
+    assert part.loss(part.embed(shots, trial, extra), trial, extra)[0].isfinite()
 
 
 def test_nodes_have_a_rate_of_their_own_and_no_decay() -> None:
