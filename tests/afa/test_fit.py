@@ -9,6 +9,7 @@ from torch import nn
 
 from faverage import AFA, FAverage, fit, get_mean
 from faverage.afa.explain import shares
+from faverage.fusion.nets import Perceptron
 
 MEANS = ("arithmetic", "geometric", "harmonic", {"name": "power", "q": 4})
 K, N = 3, 4
@@ -194,6 +195,17 @@ def test_any_module_with_log_prob_trains() -> None:
     assert history.train[-1] < 0.8 * history.train[0]
 
 
+def test_weight_decay_ends_where_the_penalised_loss_is_flat() -> None:
+    scores, y = labelled()
+    network = Perceptron(2, 3, [])  # softmax regression: one optimum
+    fit(network, scores, y, epochs=600, lr=0.03, weight_decay=0.05)
+    network.zero_grad()
+    (-network.log_prob(scores)[torch.arange(len(y)), y]).mean().backward()
+    for parameter in network.parameters():
+        assert (parameter.grad + 0.05 * parameter).abs().max() < 1e-3
+    assert network.layers[0].weight.grad.abs().max() > 0.01
+
+
 def test_double_networks_and_regression_with_one_output() -> None:
     values = torch.rand(100, 2, 1, dtype=torch.float64)
     target = get_mean("geometric").average(values, torch.tensor([0.8, 0.2]), dim=1)[:, 0]
@@ -233,6 +245,8 @@ def test_progress_says_where_it_is(capsys, monkeypatch) -> None:
         ({"batch_size": 0}, "batch_size must be"),
         ({"lr": 0}, "lr must be"),
         ({"lr": "a"}, "lr must be"),
+        ({"weight_decay": -1e-3}, "weight_decay must be"),
+        ({"weight_decay": float("inf")}, "weight_decay must be"),
         ({"seed": None}, "seed must be a whole number"),
         ({"epochs": None}, "epochs must be"),
         ({"validation": None}, "validation must be a share"),

@@ -203,7 +203,7 @@ class TestClassifier:
         assert heavy.predict_proba(X_test)[:, 2].sum() > light.predict_proba(X_test)[:, 2].sum()
         assert heavy.named_estimators_["pipe"][-1].class_prior_[2] > 0.9
 
-    @pytest.mark.parametrize("fuser", ["afa", "logistic", "log-pool", "greedy"])
+    @pytest.mark.parametrize("fuser", ["afa", "logistic", "log-pool", "greedy", "performance", "mixture-of-experts"])
     def test_weights_count_as_repetitions_despite_rounding(self, fuser) -> None:
         members = [("logistic", LogisticRegression()), *classifiers()]
         check_sample_weight_equivalence_on_dense_data("AFAClassifier", AFAClassifier(members, fuser=fuser))
