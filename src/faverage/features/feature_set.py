@@ -108,7 +108,7 @@ def permuted(sessions: Sequence[Sequence[int]], seed: int, order: int) -> list[l
         ConfigError: there are not so many.
 
     >>> permuted([[0, 1], [2, 3]], seed=0, order=1)
-    [[2, 3], [0, 1]]
+    [[1, 2], [0, 3]]
     """
     found = [[sorted(classes) for classes in sessions]]
     every = [c for classes in sessions for c in classes]
