@@ -215,7 +215,7 @@ def _trade(results: Results) -> Any:
     curve = balance_curve(methods)
     if len(points) < 2 and len(curve) < 2:
         return None
-    left, right, bottom, top, height = 36, 32, 27, 6, 3.1 * 72
+    left, right, bottom, top, height = 36, 32, 27, 6, 72 * max(3.1, 0.23 * len(points))
     wide, high = _WIDE * 72 - left - right, height - bottom - top
     figure = Figure(figsize=(_WIDE, height / 72))
     axes = figure.add_axes((left / _WIDE / 72, bottom / height, wide / _WIDE / 72, high / height))
