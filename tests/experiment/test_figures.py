@@ -15,6 +15,8 @@ from faverage.features import FeatureSet
 from helpers_learner import learned
 from helpers_run import command, numbers, ready, said
 
+ODD = "$odd_name$ <&>\n\x00 名 and one that is far too long for a column of a paper"
+
 
 def drawn(*names: str, n_sessions: int = 3) -> dict[str, Any]:
     """Return the results of a run that never was."""
@@ -31,7 +33,7 @@ def drawn(*names: str, n_sessions: int = 3) -> dict[str, Any]:
 
 
 def whole() -> dict[str, Any]:
-    results = drawn("lucir", "fact", "vote", "$odd_name$ <&>", "afa-paper", "afa")
+    results = drawn("lucir", "fact", "vote", ODD, "afa-paper", "afa")
     history = {"train": [2.0, 1.0, None, 0.5], "validation": [2.0, 1.5, 1.2]}
     results["methods"]["afa-paper"]["history"] = history
     results["methods"]["afa"]["trade"] = [{"balance": b, "base": 1 - b / 10, "new": b / 10} for b in (0.5, 1.5, 4.0)]

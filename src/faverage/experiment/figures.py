@@ -136,7 +136,9 @@ def _by_session(results: Results, names: Sequence[str], published: dict[str, Seq
     if not series:
         return None
     low, high = padded(*where_most_are(series, ["afa"]))
-    left, right, bottom, top = 36, 18 + max(_width(s.name) for s in series), 27, 6
+    ends = [next((v for v in reversed(s.values) if v is not None and math.isfinite(v)), low) for s in series]
+    words = [("↓ " if end < low else "") + _short(s.name) for s, end in zip(series, ends, strict=True)]
+    left, right, bottom, top = 36, 16 + max(map(_width, words)), 27, 6
     height = max(2.5 * 72, _GAP * len(series) + bottom + top)
     figure = Figure(figsize=(_WIDE, height / 72))
     wide, tall = _WIDE * 72 - left - right, height - bottom - top
@@ -157,20 +159,19 @@ def _by_session(results: Results, names: Sequence[str], published: dict[str, Seq
     axes.grid(axis="y", color="#dddddd", linewidth=0.5)
     if any(s.name in published for s in series):
         figure.text(1, 3 / height, "dotted: published", ha="right", va="bottom", color="#666666")
-    ends = [next((v for v in reversed(s.values) if v is not None and math.isfinite(v)), low) for s in series]
     spots = [(min(max(v, low), high) - low) / (high - low) * tall for v in ends]
-    for one, end, place in zip(series, ends, _apart(spots, _GAP, tall), strict=True):
-        colour, gone = _look(one.name, one.look)["color"], end < low
+    for one, word, end, place in zip(series, words, ends, _apart(spots, _GAP, tall), strict=True):
+        colour = _look(one.name, one.look)["color"]
         leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 3}
         axes.annotate(
-            ("↓ " if gone else "") + one.name,
+            word,
             xy=(len(one.values) - 1, end),
             xytext=(1 + 12 / wide, place / tall),
             textcoords="axes fraction",
             color=colour,
             va="center",
             annotation_clip=False,
-            arrowprops=None if gone else leader,
+            arrowprops=None if end < low else leader,
         )
     return figure
 
@@ -200,7 +201,7 @@ def _losses(results: Results) -> Any:
             (lines[name],) = axes.plot(range(1, len(values) + 1), values, **look, markevery=(start, every))
         axes.set(xlabel="epoch", ylabel=kinds[key])
         axes.grid(axis="y", color="#dddddd", linewidth=0.5)
-    figure.legend(lines.values(), lines, loc="outside right center", frameon=False, handlelength=2.4)
+    figure.legend(lines.values(), map(_short, lines), loc="outside right center", frameon=False, handlelength=2.4)
     return figure
 
 
@@ -214,7 +215,7 @@ def _trade(results: Results) -> Any:
     curve = balance_curve(methods)
     if len(points) < 2 and len(curve) < 2:
         return None
-    left, right, bottom, top, height = 36, 32, 27, 6, 3.1 * 72
+    left, right, bottom, top, height = 36, 32, 27, 6, 72 * max(3.1, 0.23 * len(points))
     wide, high = _WIDE * 72 - left - right, height - bottom - top
     figure = Figure(figsize=(_WIDE, height / 72))
     axes = figure.add_axes((left / _WIDE / 72, bottom / height, wide / _WIDE / 72, high / height))
@@ -234,7 +235,7 @@ def _trade(results: Results) -> Any:
     places = [
         ((x - across[0]) / (across[1] - across[0]) * wide, (y - up[0]) / (up[1] - up[0]) * high) for x, y in spots
     ]
-    sizes = [(_width(name), _SIZE + 1.0) for name in names]
+    sizes = [(_width(_short(name)), _SIZE + 1.0) for name in names]
     for i, (u, v) in enumerate(placed(places, sizes, (2, 2, wide, high), places[: len(curve)])):
         name, (x, y), method = names[i], places[i], i >= len(curve)
         look = _look(name, list(methods).index(name)) if method else {"color": _OWN}
@@ -242,7 +243,7 @@ def _trade(results: Results) -> Any:
             axes.plot(*points[name], color=look["color"], marker=look["marker"], zorder=4, clip_on=False)
         far = abs(u - x) > sizes[i][0] / 2 + 10 or abs(v - y) > 14
         axes.annotate(
-            name,
+            _short(name),
             xy=(x / wide, y / high),
             xytext=(u / wide, v / high),
             xycoords="axes fraction",
@@ -278,6 +279,12 @@ def _look(name: str, number: int) -> dict[str, Any]:
         "linestyle": _DASHES[number // len(_COLOURS) % len(_DASHES)],
         "linewidth": 0.9,
     }
+
+
+def _short(name: str) -> str:
+    """Return the name of a method as it fits beside a figure."""
+    plain = "".join(c if c.isprintable() else "\ufffd" for c in name)
+    return plain if len(plain) <= 24 else f"{plain[:23]}…"
 
 
 def _number(value: float | None, scale: float = 1.0) -> float:

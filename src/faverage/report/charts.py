@@ -457,7 +457,7 @@ def placed(
             v = min(max(v, box[1] + h / 2), box[3] - h / 2)
             gaps = [math.hypot(max(abs(u - a) - w / 2, 0), max(abs(v - b) - h / 2, 0)) for a, b in spots]
             cost = 0.3 * gaps[k] / h + 0.1 * (abs(dx) < 1) + 0.05 * abs(dy)  # a little rather beside than above
-            cost += sum(2.5 for gap in gaps if gap < 0.9 * gaps[k])  # it would seem to be of another point
+            cost += sum(1.5 for gap in gaps if gap < 0.9 * gaps[k])  # it would seem to be of another point
             cost += sum(1.2 for a, b in spots if abs(a - u) < w / 2 + 0.3 * h and abs(b - v) < 0.8 * h)
             cost += sum(0.3 for a, b in between if abs(a - u) < w / 2 + 0.1 * h and abs(b - v) < 0.55 * h)
             options[-1].append((cost, (u, v, w, h)))
@@ -467,7 +467,7 @@ def placed(
         costs = []
         for cost, one in options[k]:
             shares = (_shared(one, other) / (one[2] * one[3]) for other in others)
-            costs.append(cost + sum(3 + 5 * share for share in shares if share > 0))
+            costs.append(cost + sum(4 + 5 * share for share in shares if share > 0))
         found[k] = options[k][costs.index(min(costs))][1]
     return [found[k][:2] for k in range(len(spots))]
 
