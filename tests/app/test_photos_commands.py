@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import faverage.app.train as room
 from faverage.app.demo import SHIPPED, digits_model, drawings
 from faverage.app.model import Model, ModelError
+from faverage.app.pictures import Pictures
 from faverage.app.train import empty_model, how_to_train, train_model
 from faverage.vision import BaseModel, Evaluate, get_backbone, pretrained_names
 from helpers_commands import call, refused, save
@@ -80,6 +82,9 @@ def test_photos_are_learned_without_training(tmp_path: Path, monkeypatch: pytest
     assert next((c.name, c.count, len(c.thumbnails)) for c in model.classes()) == ("bar", 12, 5)
     call("train", root, "--out", tmp_path / "again", "--views", "plain,flip")
     asked = pictures("frame", 4, seed=1)
+    kept = model.examples().examples
+    assert len(kept) == 6 and all(example.kept for example in kept)  # what was held out, to be shown
+    assert all(near.kept for near in model.predict(asked)[0].nearest)
     again = Model.load(tmp_path / "again", device="cpu")
     assert [a.top for a in model.predict(asked)] == [a.top for a in again.predict(asked)]
     assert "--views: " in refused("train", root, "--out", tmp_path / "n", "--views", "upside-down")
@@ -87,6 +92,24 @@ def test_photos_are_learned_without_training(tmp_path: Path, monkeypatch: pytest
     pictures("cross", 1)[0].save(root / "one" / "1.png")
     assert "'one' has 1 photo that can be read" in refused("train", root, "--out", tmp_path / "n")
     assert not (tmp_path / "n").exists()
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("fine_tune", [False, True])
+def test_every_class_gets_a_picture_before_one_gets_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fine_tune: bool
+) -> None:
+    root = photos(tmp_path / "photos", 18)
+    one = max(len(Pictures(tmp_path, 20).packed(Image.open(file))) for file in root.rglob("*.png"))
+    monkeypatch.setattr(room, "MOST_BYTES", 2 * 4 * one)
+    options = {"fine_tune": True, "epochs": 1, "backbone": "efficientnet_lite0"} if fine_tune else {}
+    model = train_model(root, tmp_path / "m", **options, device="cpu").model
+    kept = [example for example in model.examples().examples if example.kept]
+    assert 3 <= len(kept) < 9 and {example.label for example in kept} == {"square", "bar", "frame"}
+    for example in kept:
+        shown = np.asarray(model.pictures.open(example.id), dtype=float)
+        own = [Image.open(file).resize(shown.shape[:2]) for file in (root / example.label).iterdir()]
+        assert min(np.abs(shown - np.asarray(image)).mean() for image in own) < 8  # of its class, not of another
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -22,7 +22,7 @@ from faverage.app.folder import BaseFiles, Folder, State, entry, write_model
 from faverage.app.names import BusyError, ModelError, clean_name, pictures_of
 from faverage.app.own import as_model, check_given, is_own, module_of, own_module
 from faverage.app.photos import open_picture, png, squares, thumbnails
-from faverage.app.pictures import Pictures, example_ids
+from faverage.app.pictures import Pictures, example_ids, ids_of
 from faverage.app.seen import look_at
 from faverage.app.why import Answer, answered, answers, compared, confusions
 from faverage.fscil import FewShotLearner, Knowledge
@@ -203,7 +203,7 @@ class Model:
 
     @property
     def pictures(self) -> Pictures:
-        """The pictures of taught examples, by name."""
+        """The pictures of kept examples, by name."""
         return Pictures(self.folder, self.side)
 
     def examples(self) -> Examples:
@@ -305,9 +305,8 @@ class Model:
             said = answered(learner)
             right, confused = confusions(said)
             check = compared(answered(now.learner), said)
-            own = Knowledge.empty({view: x.shape[1] for view, x in views.items()}).taught(views, [""] * len(labels))
             files = [file for *_, packed in given.values() for file in packed]
-            self.pictures.keep(dict(zip(example_ids(own), files, strict=True)))
+            self.pictures.keep(dict(zip(ids_of(views), files, strict=True)))
             self._commit(now, State(learner.known, counts, shown, learner.fitted), entries)
         return [Taught(name, counts[name], right[name], confused, *check, len(said[name])) for name in given]
 
