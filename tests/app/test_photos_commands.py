@@ -17,6 +17,7 @@ from faverage.app.model import Model, ModelError
 from faverage.app.pictures import Pictures
 from faverage.app.train import empty_model, how_to_train, train_model
 from faverage.vision import BaseModel, Evaluate, get_backbone, pretrained_names
+from faverage.vision.backbones import BACKBONES, TinyNet
 from helpers_commands import call, refused, save
 from helpers_model import pictures
 
@@ -202,25 +203,38 @@ def test_ready_networks_tell_shapes_apart(tmp_path: Path, backbone: str | None) 
     again = Model.load(tmp_path / "m", device="cpu")
     assert [a.top for a in again.predict(asked)] == [a.top for a in made.model.predict(asked)]
     assert np.mean([a.top[0][0] == "bar" for a in again.predict(asked)]) > 0.5
-    width = 1280 * (2 if backbone else 1)
-    assert again.learner.known.widths == {"plain": width}
+    assert again.learner.known.widths == dict.fromkeys(backbone.split(",") if backbone else ["plain"], 1280)
     record = json.loads((tmp_path / "m" / "model.json").read_text())
     assert "given" not in record
 
 
 @pytest.mark.slow
-def test_two_networks_are_exported_as_one(tmp_path: Path) -> None:
+def test_two_networks_are_views_of_one_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     from faverage.app.onnx import export_learner
     from faverage.fscil import FewShotLearner
 
+    monkeypatch.setitem(BACKBONES, "small", lambda: TinyNet(dimension=32))
     torch.manual_seed(0)
-    network = get_backbone("tiny+tiny").eval()
-    base = BaseModel(network, "linear", torch.zeros(1, 256), torch.zeros(1), None, Evaluate(16))
-    model = Model.create(tmp_path / "m", FewShotLearner(base, device="cpu"), side=16)
-    model.teach_many({"cross": pictures("cross"), "bar": pictures("bar")})
-    assert export_learner(Model.load(tmp_path / "m", device="cpu"), tmp_path / "m.onnx") < 1e-4
+    network, models = get_backbone("tiny+small"), {}
+    for apart in (False, True):  # False is how folders were written that have no word of it
+        same = get_backbone("tiny+small", apart=apart).eval()
+        same.load_state_dict(network.state_dict())
+        base = BaseModel(same, "linear", torch.zeros(1, 160), torch.zeros(1), None, Evaluate(16))
+        learner = FewShotLearner(base, views=["plain", "flip"], device="cpu")
+        models[apart] = model = Model.create(tmp_path / str(apart), learner, side=16)
+        model.teach_many({"cross": pictures("cross"), "bar": pictures("bar")})
+        assert export_learner(Model.load(model.folder, device="cpu"), tmp_path / "m.onnx") < 1e-4
+    one, two = (models[apart].learner.known for apart in (False, True))
+    assert one.widths == {"plain": 160, "flip": 160}
+    assert two.widths == {"tiny": 128, "small": 32, "tiny: flip": 128, "small: flip": 32}
+    assert np.array_equal(np.hstack(list(one.views.values())), np.hstack(list(two.views.values())))
+    assert "small: flip, prototypes" in models[True].learner.members.names
+    with pytest.raises(ModelError, match="different backbones"):
+        models[True].merge(models[False])
+    with pytest.raises(ValueError, match="must differ"):
+        get_backbone("tiny+tiny", apart=True)
     for name, words in (
         ("+".join(["tiny"] * 5), "two to 4 names"),
         ("tiny+vgg", "unknown backbone 'vgg'"),

@@ -58,7 +58,9 @@ def test_train_teach_predict_forget_undo_export(tmp_path: Path) -> None:
     said = call("teach", model, "a cross", *files[:3]).stdout
     assert "Taught 'a cross' from 3 pictures" in said and "now knows 4 classes" in said
     said = call("teach", model, "a cross", tmp_path / "new").stdout
-    assert "Taught 'a cross' from 5 pictures" in said and "Left out 3 pictures of 'a cross' that the model keeps" in said
+    assert (
+        "Taught 'a cross' from 5 pictures" in said and "Left out 3 pictures of 'a cross' that the model keeps" in said
+    )
     assert "all of these pictures already" in refused("teach", model, "a cross", tmp_path / "new")
     many = tmp_path / "many"
     for i in range(2):
