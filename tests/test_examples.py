@@ -2,7 +2,12 @@
 
 import importlib.util
 import json
+import os
+import shutil
 import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from faverage.app.model import Model
+from faverage.app.model import Model, open_picture
 from helpers_app import small_model
 from helpers_paths import ROOT
 
@@ -69,3 +74,39 @@ def test_a_camera_needs_opencv_and_says_so(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(SystemExit, match="neither the number of a camera nor a folder"):
         example("teach_webcam").main([str(tmp_path / "model"), "--source", "none"])
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.browser
+def test_the_browser_answers_as_python_does(tmp_path: Path) -> None:
+    packages = EXAMPLES / "browser" / "node_modules"
+    program = os.environ.get("FAVERAGE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not (packages / "onnxruntime-web").is_dir() or program is None:
+        pytest.skip("no chromium, or no onnxruntime-web: npm install in examples/browser")
+    for needed in ("playwright", "onnxruntime", "onnxscript"):
+        pytest.importorskip(needed)
+    from faverage.app.onnx import export_learner
+    from helpers_browser import chromium
+
+    model = Model.load(small_model(tmp_path / "model"), device="cpu")
+    export_learner(model, tmp_path / "model.onnx")
+    shutil.copy(EXAMPLES / "browser" / "index.html", tmp_path)
+    (tmp_path / "node_modules").symlink_to(packages)
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    Image.fromarray(pixels).resize((90, 50), Image.Resampling.BICUBIC).save(tmp_path / "photo.png")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with chromium(program) as browser:
+            page = browser.new_page()
+            page.goto(f"http://localhost:{server.server_port}")
+            page.wait_for_function("document.querySelector('#state').textContent.includes('choose a photo')")
+            assert "model.onnx knows blue, green, red" in page.inner_text("#state")
+            page.set_input_files("#photo", tmp_path / "photo.png")
+            page.wait_for_selector("#answer li")
+            found = page.eval_on_selector_all("li", "all => all.map(({dataset: d}) => [d.name, Number(d.probability)])")
+    finally:
+        server.shutdown()
+        server.server_close()
+    (answer,) = model.predict([open_picture((tmp_path / "photo.png").read_bytes())])
+    assert [name for name, _ in found] == [name for name, _ in answer.top]
+    assert np.allclose([p for _, p in found], [p for _, p in answer.top], atol=1e-3)
