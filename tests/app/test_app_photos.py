@@ -4,11 +4,17 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageFilter, ImageOps
 
+from faverage.app.model import Model
 from faverage.app.names import ModelError
 from faverage.app.photos import least, open_picture, squares, unpacking
+from faverage.app.zips import read_pictures, write_pictures
 from faverage.data.decode import to_rgb, to_square
+from faverage.fscil import FewShotLearner
+from faverage.vision import BaseModel, Evaluate, get_backbone
+from helpers_model import pictures
 
 
 def photo(width: int, height: int) -> Image.Image:
@@ -69,3 +75,26 @@ def test_what_unpacking_takes_is_known_before() -> None:
     assert unpacking(saved(image, "JPEG", progressive=True))[0] == 2_560_000
     with pytest.raises(ModelError, match="at most 1 million"):
         unpacking(saved(image, "PNG"), max_pixels=1_000_000)
+
+
+@pytest.mark.parametrize("side", [20, 128])  # kept as PNG, as JPEG
+def test_pictures_that_a_model_gave_out_are_not_learned_twice(tmp_path, side) -> None:
+    torch.manual_seed(0)
+    network = get_backbone("tiny", dimension=32).eval()
+    sees = BaseModel(network, "linear", torch.zeros(1, 32), torch.zeros(1), None, Evaluate(16, resize=side))
+    model = Model.create(tmp_path / "m", FewShotLearner(sees, device="cpu"), side=side)
+    mine = {f"{kind}/x": [p.resize((300, 200)) for p in pictures(kind)] for kind in ("cross", "bar", "frame")}
+    model.teach_many(mine)
+    write_pictures(model, stream := io.BytesIO())
+    back: dict[str, list[Image.Image]] = {}
+    for name, _, data in read_pictures(stream, 10**6):
+        back.setdefault(name, []).append(open_picture(data))
+    for same in (back, mine):
+        with pytest.raises(ModelError, match="keeps all of these pictures already"):
+            model.teach_many(same)
+    with pytest.raises(ModelError, match="'new' is the same as one of 'bar/x'"):
+        model.teach("new", back["bar/x"])
+    assert model.version == 2
+    more = model.teach_many({**back, "bar/x": [*back["bar/x"], *pictures("bar", 2, seed=3)]})
+    assert [(one.name, one.count, one.again) for one in more] == [("cross/x", 5, 5), ("bar/x", 7, 5), ("frame/x", 5, 5)]
+    assert [line["words"] for line in model.history()[4:]] == ["added 2 pictures to 'bar/x'"]

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import faverage.app.train as room
 from faverage.app.demo import SHIPPED, digits_model, drawings
 from faverage.app.model import Model, ModelError
+from faverage.app.pictures import Pictures
 from faverage.app.train import empty_model, how_to_train, train_model
 from faverage.vision import BaseModel, Evaluate, get_backbone, pretrained_names
+from faverage.vision.backbones import BACKBONES, TinyNet
 from helpers_commands import call, refused, save
 from helpers_model import pictures
 
@@ -80,6 +83,9 @@ def test_photos_are_learned_without_training(tmp_path: Path, monkeypatch: pytest
     assert next((c.name, c.count, len(c.thumbnails)) for c in model.classes()) == ("bar", 12, 5)
     call("train", root, "--out", tmp_path / "again", "--views", "plain,flip")
     asked = pictures("frame", 4, seed=1)
+    kept = model.examples().examples
+    assert len(kept) == 6 and all(example.kept for example in kept)  # what was held out, to be shown
+    assert all(near.kept for near in model.predict(asked)[0].nearest)
     again = Model.load(tmp_path / "again", device="cpu")
     assert [a.top for a in model.predict(asked)] == [a.top for a in again.predict(asked)]
     assert "--views: " in refused("train", root, "--out", tmp_path / "n", "--views", "upside-down")
@@ -87,6 +93,24 @@ def test_photos_are_learned_without_training(tmp_path: Path, monkeypatch: pytest
     pictures("cross", 1)[0].save(root / "one" / "1.png")
     assert "'one' has 1 photo that can be read" in refused("train", root, "--out", tmp_path / "n")
     assert not (tmp_path / "n").exists()
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("fine_tune", [False, True])
+def test_every_class_gets_a_picture_before_one_gets_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fine_tune: bool
+) -> None:
+    root = photos(tmp_path / "photos", 18)
+    one = max(len(Pictures(tmp_path, 20).packed(Image.open(file))) for file in root.rglob("*.png"))
+    monkeypatch.setattr(room, "MOST_BYTES", 2 * 4 * one)
+    options = {"fine_tune": True, "epochs": 1, "backbone": "efficientnet_lite0"} if fine_tune else {}
+    model = train_model(root, tmp_path / "m", **options, device="cpu").model
+    kept = [example for example in model.examples().examples if example.kept]
+    assert 3 <= len(kept) < 9 and {example.label for example in kept} == {"square", "bar", "frame"}
+    for example in kept:
+        shown = np.asarray(model.pictures.open(example.id), dtype=float)
+        own = [Image.open(file).resize(shown.shape[:2]) for file in (root / example.label).iterdir()]
+        assert min(np.abs(shown - np.asarray(image)).mean() for image in own) < 8  # of its class, not of another
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -179,25 +203,38 @@ def test_ready_networks_tell_shapes_apart(tmp_path: Path, backbone: str | None) 
     again = Model.load(tmp_path / "m", device="cpu")
     assert [a.top for a in again.predict(asked)] == [a.top for a in made.model.predict(asked)]
     assert np.mean([a.top[0][0] == "bar" for a in again.predict(asked)]) > 0.5
-    width = 1280 * (2 if backbone else 1)
-    assert again.learner.known.widths == {"plain": width}
+    assert again.learner.known.widths == dict.fromkeys(backbone.split(",") if backbone else ["plain"], 1280)
     record = json.loads((tmp_path / "m" / "model.json").read_text())
     assert "given" not in record
 
 
 @pytest.mark.slow
-def test_two_networks_are_exported_as_one(tmp_path: Path) -> None:
+def test_two_networks_are_views_of_one_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     from faverage.app.onnx import export_learner
     from faverage.fscil import FewShotLearner
 
+    monkeypatch.setitem(BACKBONES, "small", lambda: TinyNet(dimension=32))
     torch.manual_seed(0)
-    network = get_backbone("tiny+tiny").eval()
-    base = BaseModel(network, "linear", torch.zeros(1, 256), torch.zeros(1), None, Evaluate(16))
-    model = Model.create(tmp_path / "m", FewShotLearner(base, device="cpu"), side=16)
-    model.teach_many({"cross": pictures("cross"), "bar": pictures("bar")})
-    assert export_learner(Model.load(tmp_path / "m", device="cpu"), tmp_path / "m.onnx") < 1e-4
+    network, models = get_backbone("tiny+small"), {}
+    for apart in (False, True):  # False is how folders were written that have no word of it
+        same = get_backbone("tiny+small", apart=apart).eval()
+        same.load_state_dict(network.state_dict())
+        base = BaseModel(same, "linear", torch.zeros(1, 160), torch.zeros(1), None, Evaluate(16))
+        learner = FewShotLearner(base, views=["plain", "flip"], device="cpu")
+        models[apart] = model = Model.create(tmp_path / str(apart), learner, side=16)
+        model.teach_many({"cross": pictures("cross"), "bar": pictures("bar")})
+        assert export_learner(Model.load(model.folder, device="cpu"), tmp_path / "m.onnx") < 1e-4
+    one, two = (models[apart].learner.known for apart in (False, True))
+    assert one.widths == {"plain": 160, "flip": 160}
+    assert two.widths == {"tiny": 128, "small": 32, "tiny: flip": 128, "small: flip": 32}
+    assert np.array_equal(np.hstack(list(one.views.values())), np.hstack(list(two.views.values())))
+    assert "small: flip, prototypes" in models[True].learner.members.names
+    with pytest.raises(ModelError, match="different backbones"):
+        models[True].merge(models[False])
+    with pytest.raises(ValueError, match="must differ"):
+        get_backbone("tiny+tiny", apart=True)
     for name, words in (
         ("+".join(["tiny"] * 5), "two to 4 names"),
         ("tiny+vgg", "unknown backbone 'vgg'"),

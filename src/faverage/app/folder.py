@@ -4,7 +4,7 @@
     base/                    written once: backbone, and the learner as the model was made with it; its thumbnails
     states/000007/           known.safetensors and fuser.safetensors: what the model knows as of change 7; rows of
                              arrays that are in base/ are named by their numbers
-    pictures/                those that were taught, one small file each, to be shown (``faverage.app.pictures``)
+    pictures/                of kept examples, one small file each, to be shown (``faverage.app.pictures``)
 
 A change writes a new state, makes sure that it is on the disk, then replaces model.json, whose last state counts. All
 that the model works with is read from JSON and safetensors.

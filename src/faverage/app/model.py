@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +22,15 @@ from faverage.app.examples import Examples, examples_of
 from faverage.app.folder import BaseFiles, Folder, State, entry, write_model
 from faverage.app.names import BusyError, ModelError, clean_name, pictures_of
 from faverage.app.own import as_model, check_given, is_own, module_of, own_module
-from faverage.app.photos import open_picture, png, squares, thumbnails
-from faverage.app.pictures import Pictures, example_ids
+from faverage.app.photos import least, open_picture, png, squares, thumbnails
+from faverage.app.pictures import Pictures, example_id, example_ids, ids_of
 from faverage.app.seen import look_at
 from faverage.app.why import Answer, answered, answers, compared, confusions
 from faverage.fscil import FewShotLearner, Knowledge
 from faverage.fscil.files import check_answers, check_array, warn_of_old_version, with_knowledge
 from faverage.fscil.fusers import ALONE
 from faverage.fscil.images import ImageBackbone
+from faverage.fscil.why import similarity
 from faverage.vision import BaseModel, Evaluate, Extractor
 from faverage.vision.engine.device import pick_device
 
@@ -72,6 +74,7 @@ class Taught:
         after: the same after it.
         worse: whether those classes lost more than chance explains, see ``faverage.app.why.compared``.
         kept: pictures of the class that ``right`` is about; of base classes the model keeps only some.
+        again: pictures that were left out, since the model keeps them already.
     """
 
     name: str
@@ -82,6 +85,7 @@ class Taught:
     after: float | None
     worse: bool
     kept: int = 0
+    again: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,15 @@ class Now:
     def known(self) -> Knowledge | None:
         """Classes and examples; None where that is nothing."""
         return self.state.known
+
+
+class _Lesson(NamedTuple):
+    """Pictures of one class: features ``(n, d_v)`` by view, the n files to keep, hashes of their pixels, thumbnails."""
+
+    views: dict[str, Array]
+    files: list[bytes]
+    pixels: list[bytes]
+    thumbnails: Array
 
 
 class Model:
@@ -203,7 +216,7 @@ class Model:
 
     @property
     def pictures(self) -> Pictures:
-        """The pictures of taught examples, by name."""
+        """The pictures of kept examples, by name."""
         return Pictures(self.folder, self.side)
 
     def examples(self) -> Examples:
@@ -275,7 +288,11 @@ class Model:
         return self.teach_many({name: images})[0]
 
     def teach_many(self, pictures: Mapping[str, Iterable[Image.Image]]) -> list[Taught]:
-        """Teach several classes in one change, which is also undone as one; see ``predict`` on iterators."""
+        """Teach several classes in one change, which is also undone as one; see ``predict`` on iterators.
+
+        Pictures that the model keeps of a class already are not learned twice, whether they come as they came before or
+        as the model gave them out (``faverage.app.zips``).
+        """
         before = self._fresh()
         named: dict[str, Iterable[Image.Image]] = {}
         for name, images in pictures.items():
@@ -290,26 +307,34 @@ class Model:
             if now.base is not before.base:
                 raise BusyError(f"{self.folder} was replaced by another model just now: try again")
             old = now.learner.classes
-            given = {_spelled(name, old): found for name, found in looked.items()}
-            labels = [name for name, (views, *_) in given.items() for _ in next(iter(views.values()))]
-            seen = [views for views, *_ in given.values()]
-            views = {view: np.concatenate([x[view] for x in seen]) for view in seen[0]}
+            every = {_spelled(name, old): self._as_kept(now.known, lesson) for name, lesson in looked.items()}
+            given = {name: _new_to(now.known, name, lesson) for name, lesson in every.items()}
+            labels = [name for name, lesson in given.items() for _ in lesson.files]
+            if not labels:
+                raise ModelError(
+                    "the model keeps all of these pictures already, and learns nothing from them: give others"
+                )
+            views = {
+                view: np.concatenate([lesson.views[view] for lesson in given.values()]) for view in now.base.widths
+            }
             known = now.known or Knowledge.empty({view: x.shape[1] for view, x in views.items()})
             learner = self._learned(now, lambda: known.taught(views, labels))
             counts, shown, entries = dict(now.state.counts), dict(now.state.thumbnails), []
-            for name, (_, pixels, _) in given.items():
-                new = labels.count(name)
+            for name, lesson in given.items():
+                new = len(lesson.files)
                 counts[name] = counts.get(name, 0) + new
-                shown[name] = np.concatenate([shown[name], pixels])[:5] if name in shown else pixels
-                entries.append(_told(name, new, name in old))
+                shown[name] = (
+                    np.concatenate([shown[name], lesson.thumbnails])[:5] if name in shown else lesson.thumbnails
+                )
+                entries += [_told(name, new, name in old)] if new else []
             said = answered(learner)
             right, confused = confusions(said)
             check = compared(answered(now.learner), said)
-            own = Knowledge.empty({view: x.shape[1] for view, x in views.items()}).taught(views, [""] * len(labels))
-            files = [file for *_, packed in given.values() for file in packed]
-            self.pictures.keep(dict(zip(example_ids(own), files, strict=True)))
+            files = [file for lesson in given.values() for file in lesson.files]
+            self.pictures.keep(dict(zip(ids_of(views), files, strict=True)))
             self._commit(now, State(learner.known, counts, shown, learner.fitted), entries)
-        return [Taught(name, counts[name], right[name], confused, *check, len(said[name])) for name in given]
+        again = {name: len(every[name].files) - len(lesson.files) for name, lesson in given.items()}
+        return [Taught(c, counts[c], right[c], confused, *check, len(said[c]), again[c]) for c in given]
 
     def forget(self, name: str) -> None:
         """Forget a class: the model is then as if it had never been taught it, but for what its backbone has seen."""
@@ -424,17 +449,34 @@ class Model:
         except ValueError as error:
             raise ModelError(f"the network in {self.folder} is damaged: {error}") from None
 
-    def _seen(self, now: Now, name: str, images: Iterable[Image.Image]) -> tuple[dict[str, Array], Array, list[bytes]]:
-        """Return features by view, thumbnails, and the files to keep of pictures, which are looked at one by one."""
-        found = [
-            (squares([image], now.side), thumbnails([image] if i < 5 else []), self.pictures.packed(image))
-            for i, image in enumerate(images)
-        ]
+    def _seen(self, now: Now, name: str, images: Iterable[Image.Image]) -> _Lesson:
+        """Return what is learned from pictures, which are looked at one by one."""
+        found, pixels = [], []
+        for i, image in enumerate(images):
+            pixels.append(squares([image], now.side))
+            small = least(image.convert("RGB"), now.side, shown=True)
+            found.append((self.pictures.packed(small), _pixels(small), thumbnails([image] if i < 5 else [])))
         if not found:
             raise ModelError(f"there is no picture of '{name}': give at least one; five are a good number")
-        *small, packed = zip(*found, strict=True)
-        pixels, shown = map(np.concatenate, small)
-        return self._look(now, pixels), shown, list(packed)
+        files, hashes, shown = map(list, zip(*found, strict=True))
+        return _Lesson(self._look(now, np.concatenate(pixels)), files, hashes, np.concatenate(shown))
+
+    def _as_kept(self, known: Knowledge | None, lesson: _Lesson) -> _Lesson:
+        """Give pictures that the model has given out the features of the examples that they were made of.
+
+        A picture is kept as a JPEG file: seen again, it is almost, but not quite, what the model learned from.
+        """
+        if known is None or not len(known.labels):
+            return lesson
+        views = {view: x.copy() for view, x in lesson.views.items()}
+        for i, similar in enumerate(similarity(known, views)):
+            for row in np.argsort(-similar, kind="stable")[:3]:
+                kept = self.pictures.open(example_id(known.views, row))
+                if kept is not None and _pixels(kept) == lesson.pixels[i]:
+                    for view, x in views.items():
+                        x[i] = known.views[view][row]
+                    break
+        return lesson._replace(views=views)
 
     def _rows(self, now: Now, ids: Iterable[str]) -> list[int]:
         """Return the numbers of examples; ModelError where there is none, or one is not there."""
@@ -633,6 +675,26 @@ def _shots(known: Knowledge) -> dict[str, int]:
     """Return how many shots each class has."""
     counts = np.bincount(known.labels[known.shot], minlength=len(known.classes))
     return {c: int(n) for c, n in zip(known.classes, counts, strict=True)}
+
+
+def _new_to(known: Knowledge | None, name: str, lesson: _Lesson) -> _Lesson:
+    """Return the part of a lesson that is not among the kept examples of its class."""
+    if known is None or name not in known.classes:
+        return lesson
+    own = known.labels == known.number(name)
+    kept = set(ids_of({view: x[own] for view, x in known.views.items()}))
+    new = [i for i, example in enumerate(ids_of(lesson.views)) if example not in kept]
+    return _Lesson(
+        {view: x[new] for view, x in lesson.views.items()},
+        [lesson.files[i] for i in new],
+        [lesson.pixels[i] for i in new],
+        lesson.thumbnails[[i for i in new if i < len(lesson.thumbnails)]],
+    )
+
+
+def _pixels(image: Image.Image) -> bytes:
+    """Return a hash of the pixels of an RGB picture."""
+    return hashlib.sha256(repr(image.size).encode() + image.tobytes()).digest()
 
 
 def _distinct(pictures: Array) -> Array:

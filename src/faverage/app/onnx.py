@@ -131,6 +131,7 @@ class _Graph(nn.Module):
         self.see = _See(base.transform, side)
         self.backbone = copy.deepcopy(base.backbone)
         self.views = get_views(learner.views)
+        self.widths = list(learner.known.widths.values())  # of the learner's views: several networks have their own
         names, members = list(learner.known.views), learner.members
         chosen = members.members
         if learner.fuser in ALONE:
@@ -147,7 +148,8 @@ class _Graph(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return probabilities ``(n, N)`` of uint8 images ``(n, S, S, 3)``."""
         x = self.see(images)
-        seen = [torch.stack([self.backbone(look(x)) for look in view.looks]).mean(0) for view in self.views]
+        looked = [torch.stack([self.backbone(look(x)) for look in view.looks]).mean(0) for view in self.views]
+        seen = torch.cat(looked, 1).split(self.widths, 1)
         scores = torch.stack([member(seen) for member in self.members], 1)
         fused: Tensor = self.fuse(scores)
         return fused
@@ -206,7 +208,7 @@ class _Member(nn.Module):
             place[torch.arange(len(member.classes)), torch.from_numpy(member.classes)] = 1.0
         self.register_buffer("place", place)
 
-    def forward(self, seen: list[Tensor]) -> Tensor:
+    def forward(self, seen: Sequence[Tensor]) -> Tensor:
         """Return ``(n, N)`` of features ``(n, d_v)`` of each view."""
         if self.view is None:
             roots = [_unit(x.sign() * x.abs().sqrt()) for x in seen]

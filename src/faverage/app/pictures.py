@@ -1,4 +1,4 @@
-"""The pictures that a model was taught with, one small file each beside its states.
+"""The pictures of the examples that a model keeps, one small file each beside its states.
 
     pictures/0a1b….jpg       the square that the model sees; a model of small images keeps a little more, as PNG
 
@@ -22,9 +22,10 @@ from faverage.app.names import ModelError
 from faverage.app.photos import least, open_picture
 from faverage.data.decode import LARGE
 from faverage.fscil import Knowledge
+from faverage.fscil.knowledge import Views
 from faverage.storage import replacing
 
-__all__ = ["Pictures", "example_id", "example_ids"]
+__all__ = ["Pictures", "example_id", "example_ids", "ids_of"]
 
 MOST_BYTES = 64_000_000
 """Of all pictures of a model; later ones are learned from and not kept."""
@@ -32,17 +33,22 @@ LARGEST = 1_000_000
 _ID = re.compile("[0-9a-f]{24}")
 
 
-def example_id(known: Knowledge, row: int) -> str:
-    """Return the name of a kept example: a hash of its features."""
+def example_id(views: Views, row: int) -> str:
+    """Return the name of an example: a hash of its row of features ``(n, d_v)``, by view."""
     digest = hashlib.sha256()
-    for view in sorted(known.views):
-        digest.update(np.ascontiguousarray(known.views[view][row]).tobytes())
+    for view in sorted(views):
+        digest.update(np.ascontiguousarray(views[view][row]).tobytes())
     return digest.hexdigest()[:24]
 
 
+def ids_of(views: Views) -> list[str]:
+    """Return the names of examples with features ``(n, d_v)``, by view; equal examples have equal names."""
+    return [example_id(views, row) for row in range(len(next(iter(views.values()))))]
+
+
 def example_ids(known: Knowledge | None) -> list[str]:
-    """Return the names of all kept examples, in the order of their rows; equal examples have equal names."""
-    return [] if known is None else [example_id(known, row) for row in range(len(known.labels))]
+    """Return the names of all kept examples, in the order of their rows."""
+    return [] if known is None else ids_of(known.views)
 
 
 class Pictures:
@@ -55,7 +61,7 @@ class Pictures:
     """
 
     def __init__(self, folder: Path, side: int, most: int = MOST_BYTES) -> None:
-        self.path, self._side, self._most = folder / "pictures", side, most
+        self.path, self._side, self.most = folder / "pictures", side, most
         self.suffix = ".jpg" if side >= LARGE else ".png"
         self.kind = "image/jpeg" if side >= LARGE else "image/png"
 
@@ -74,7 +80,7 @@ class Pictures:
             return
         with suppress(OSError):
             self.path.mkdir(exist_ok=True)
-            room = self._most - sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
+            room = self.most - sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
             for name, data in files.items():
                 file = self._file(name)
                 if len(data) > min(room, LARGEST) or file.exists():

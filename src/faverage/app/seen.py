@@ -24,6 +24,7 @@ from faverage.code import code_fingerprint
 from faverage.data.store import in_order
 from faverage.storage import cache_folder, read_regular
 from faverage.vision import Extractor
+from faverage.vision.together import by_view
 
 __all__ = ["FeatureCache", "Seen", "look_at"]
 
@@ -84,8 +85,7 @@ def look_at(
             progress(what, done, len(files))
     names = [view.name for view in extractor.views]
     whole = np.stack(rows) if rows else np.zeros((0, len(names)), np.float32)
-    views = dict(zip(names, np.split(whole, len(names), axis=1), strict=True))
-    return Seen(views, np.array(kept, dtype=np.int64), broken)
+    return Seen(by_view(whole, names, extractor.network), np.array(kept, dtype=np.int64), broken)
 
 
 class _Looked(NamedTuple):

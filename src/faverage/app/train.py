@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ from faverage.app.model import Model
 from faverage.app.names import ModelError, clean_name, pictures_of
 from faverage.app.own import SIDE, ready_backbone
 from faverage.app.photos import open_picture
+from faverage.app.pictures import MOST_BYTES, Pictures, ids_of
 from faverage.app.seen import look_at
 from faverage.data.benchmark import shown
 from faverage.data.sources import Item, class_folders, class_items
-from faverage.data.store import open_store
+from faverage.data.store import in_order, open_store
 from faverage.fscil import FewShotLearner
 from faverage.fscil.heads import base_heads, fit_head, unit
 from faverage.fscil.images import ImageBackbone
@@ -232,7 +234,39 @@ def _look_and_learn(
         thumbnails={name: [open_picture(files[i].read_bytes()) for i in rows[:5]] for name, rows in own.items()},
         device=device,
     )
+    file = dict(zip(ids_of(seen.views), (files[i] for i in seen.kept), strict=True))
+    _keep_pictures(made, lambda example: open_picture(file[example].read_bytes()))
     return Trained(made, float((said == np.array(known.classes)[known.labels]).mean()), len(known.labels))
+
+
+def _keep_pictures(model: Model, picture: Callable[[str], Image.Image]) -> None:
+    """Keep small pictures of the held-out examples of a new model, one of each class in turn.
+
+    They take half of the room at most: the other half is for what will be taught.
+
+    Args:
+        model: with base classes alone.
+        picture: returns that of an example, by its name.
+    """
+    known = model.learner.known
+    names, store = ids_of(known.views), Pictures(model.folder, model.side, MOST_BYTES // 2)
+    turns = [(known.labels[:row] == c).sum() for row, c in enumerate(known.labels)]
+    order, room = np.argsort(turns, kind="stable"), store.most
+    files: dict[str, bytes] = {}
+
+    def packed(place: int) -> tuple[str, bytes]:
+        name = names[order[place]]
+        try:
+            return name, store.packed(picture(name))
+        except (OSError, ModelError):  # a file that went away since it was looked at
+            return name, b""
+
+    for name, data in in_order(packed, range(len(order)), min(8, os.cpu_count() or 1)):
+        room -= len(data)
+        if room < 0:
+            break
+        files |= {name: data} if data else {}
+    store.keep(files)
 
 
 def _views(views: Sequence[str]) -> tuple[str, ...]:
@@ -384,6 +418,8 @@ def _finish(
         thumbnails={name: [images[i] for i in rows[:5]] for name, rows in own.items()},
         device=device,
     )
+    row = dict(zip(ids_of(learner.known.views), np.flatnonzero(aside), strict=True))
+    _keep_pictures(made, lambda example: Image.fromarray(np.asarray(images[row[example]])))
     accuracy = float((said == np.array(names)[numbers[aside]]).mean())
     return Trained(made, accuracy, int(aside.sum()))
 

@@ -79,7 +79,7 @@ def answers(learner: FewShotLearner, views: Views, pictures: Container[str] = ()
     reasons = sees.why(views, neighbours=NEIGHBOURS)
     for p, order, why in zip(fused, np.argsort(-fused, 1, kind="stable"), reasons, strict=True):
         top = tuple((learner.classes[c], float(p[c])) for c in order)
-        named = [(near, example_id(known, near.row)) for near in why.nearest]
+        named = [(near, example_id(known.views, near.row)) for near in why.nearest]
         nearest = tuple(Near(near.label, near.similarity, name, name in pictures) for near, name in named)
         said = tuple(said for said in why.said if said.member in asked)
         found.append(Answer(top, said, why.familiarity, nearest))

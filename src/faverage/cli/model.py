@@ -136,6 +136,8 @@ def teach(
         right = f"it recognises {round(taught.right * kept)} of {kept}, each left out in turn"
         right = right if kept == taught.count else f"of the {kept} that it keeps, {right}"
         say(f"Taught '{taught.name}' from {pictures_of(taught.count)}" + (f"; {right}." if kept > 1 else "."))
+        if taught.again:
+            say(f"Left out {pictures_of(taught.again)} of '{taught.name}' that the model keeps already.")
         if kept > 1 and taught.right < 0.5:
             say(f"The pictures of '{taught.name}' are not alike to this model: more of them may help.")
     if done[-1].confused:

@@ -21,6 +21,8 @@ Array = NDArray[Any]
 class ImageBackbone:
     """From uint8 images ``(n, S, S, 3)`` to features ``(n, d)`` of each view, by name.
 
+    Networks of ``faverage.vision.together`` have views of their own.
+
     Args:
         backbone: a name of ``faverage.vision.pretrained_names``, whose weights are ready, or of ``backbone_names``,
             whose network the base session trains; or a module from normalised images to features, or a ``BaseModel``,
@@ -69,10 +71,11 @@ class ImageBackbone:
     def same(self, other: ImageBackbone) -> bool:
         """Return whether another one gives the same features."""
         from faverage.vision.engine.device import fingerprint_weights
+        from faverage.vision.together import view_names
 
-        if self.views != other.views:
-            return False
         mine, theirs = (one.model.backbone if one.model is not None else one.module for one in (self, other))
+        if view_names(self.views, mine) != view_names(other.views, theirs):
+            return False
         if mine is None or theirs is None:
             return mine is theirs and self.name == other.name
         transforms = [one.model.transform.config() for one in (self, other) if one.model is not None]
@@ -94,10 +97,11 @@ class ImageBackbone:
     def __call__(self, images: Any) -> dict[str, Array]:
         """Return the features ``(n, d)`` of images under the evaluation transform, by view."""
         from faverage.vision import extract_features, transforms_for
+        from faverage.vision.together import by_view
 
         images = images if isinstance(images, np.ndarray) else np.asarray(images)
         if self._extractor is not None:
-            return self._by_view(self._extractor(images))
+            return by_view(self._extractor(images), self.views, self._extractor.network)
         if self.model is not None:
             module, transform = self.model.backbone, self.model.transform
         elif self.module is not None:
@@ -105,12 +109,8 @@ class ImageBackbone:
             transform = transforms_for(images.shape[1] if images.ndim == 4 else 1)[1]
         else:
             raise ValueError(f"the backbone '{self.name}' is not trained yet: call fit_base(X, y) first")
-        return self._by_view(
-            extract_features(module, images, transform=transform, views=self.views, device=self.device)
-        )
-
-    def _by_view(self, side_by_side: Array) -> dict[str, Array]:
-        return dict(zip(self.views, np.split(side_by_side, len(self.views), axis=1), strict=True))
+        features = extract_features(module, images, transform=transform, views=self.views, device=self.device)
+        return by_view(features, self.views, module)
 
 
 def as_backbone(

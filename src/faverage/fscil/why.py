@@ -13,7 +13,7 @@ from faverage.fscil.knowledge import Knowledge, Views
 from faverage.fscil.members import Members
 from faverage.fusion import Fuser
 
-__all__ = ["Neighbour", "Said", "Why", "reasons"]
+__all__ = ["Neighbour", "Said", "Why", "reasons", "similarity"]
 
 Array = NDArray[Any]
 
@@ -85,7 +85,7 @@ def reasons(
     split = getattr(fuser, "contributions", None)
     pushes = None if split is None else split(scores, first, second)
     own = np.nan_to_num(scores, nan=-1.0).argmax(2)
-    similar = _similarity(known, views)
+    similar = similarity(known, views)
     found = []
     for i, c in enumerate(first):
         said = tuple(
@@ -104,6 +104,6 @@ def reasons(
     return found
 
 
-def _similarity(known: Knowledge, views: Views) -> Array:
+def similarity(known: Knowledge, views: Views) -> Array:
     """Return the cosine of every example to every kept one, ``(n, kept)``, the mean over views."""
     return np.asarray(np.mean([unit(x) @ unit(known.views[view]).T for view, x in views.items()], axis=0))

@@ -1,11 +1,13 @@
-"""Several networks that look at the same images, their features side by side: slower, and right more often."""
+"""Several networks that look at the same images: slower, and right more often."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from faverage.vision.backbones import get_backbone
@@ -13,7 +15,7 @@ from faverage.vision.efficientnet import pretrained
 from faverage.vision.model import BaseModel
 from faverage.vision.transforms import Evaluate
 
-__all__ = ["Together", "together"]
+__all__ = ["Together", "by_view", "together", "view_names"]
 
 MOST = 4
 
@@ -23,19 +25,22 @@ class Together(nn.Module):
 
     Args:
         backbones: names for ``get_backbone``, which builds this from ``a+b``; networks that take images of any side.
+        apart: whether the features of each are views of their own to a learner, see ``by_view``; they then differ.
 
     >>> Together(["tiny", "tiny"])(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 256])
     """
 
-    def __init__(self, backbones: Sequence[str]) -> None:
+    def __init__(self, backbones: Sequence[str], *, apart: bool = False) -> None:
         super().__init__()
         if isinstance(backbones, str) or not 2 <= len(backbones) <= MOST:
             raise ValueError(f"backbones must be a list of two to {MOST} names, got {str(backbones)[:200]}")
-        self.names = list(backbones)
+        if apart and len(set(backbones)) < len(backbones):
+            raise ValueError(f"backbones that are views must differ from each other, got {', '.join(backbones)}")
+        self.names, self.apart = list(backbones), bool(apart)
         self.parts = nn.ModuleList(get_backbone(name) for name in self.names)
-        widths: list[int] = [cast(int, part.dimension) for part in self.parts]
-        self.dimension = sum(widths)
+        self.widths: list[int] = [cast(int, part.dimension) for part in self.parts]
+        self.dimension = sum(self.widths)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features ``(n, dimension)`` of normalised images ``(n, 3, S, S)``."""
@@ -43,16 +48,35 @@ class Together(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """Return what ``get_backbone`` needs to build this network again."""
-        return {"name": "+".join(self.names)}
+        config: dict[str, Any] = {"name": "+".join(self.names)}
+        return {**config, "apart": True} if self.apart else config
+
+
+def view_names(views: Sequence[str], network: nn.Module | None) -> list[str]:
+    """Return what a learner calls its views: those of images, for each of several networks that are apart.
+
+    >>> view_names(["plain", "flip"], Together(["tiny", "resnet18_small"], apart=True))
+    ['tiny', 'resnet18_small', 'tiny: flip', 'resnet18_small: flip']
+    """
+    if not isinstance(network, Together) or not network.apart:
+        return list(views)
+    return [name if view == "plain" else f"{name}: {view}" for view in views for name in network.names]
+
+
+def by_view(features: NDArray[Any], views: Sequence[str], network: nn.Module) -> dict[str, NDArray[Any]]:
+    """Return what ``extract_features`` has side by side, ``(n, views x d)``, as ``(n, d_v)`` by ``view_names``."""
+    widths = network.widths if isinstance(network, Together) and network.apart else [features.shape[1] // len(views)]
+    parts = np.split(features, np.cumsum(widths * len(views))[:-1], axis=1)
+    return dict(zip(view_names(views, network), parts, strict=True))
 
 
 def together(names: Sequence[str]) -> BaseModel:
-    """Return networks of ``pretrained_names()`` as one, all of which see images of the largest one's side.
+    """Return networks of ``pretrained_names()`` as one, apart, all of which see images of the largest one's side.
 
     Only its features are of use: there is no head for all of them, and that of the result is of zeros.
     """
     models = [pretrained(name) for name in names]
-    network = Together(names)
+    network = Together(names, apart=True)
     for part, model in zip(network.parts, models, strict=True):
         part.load_state_dict(model.backbone.state_dict())
     sees = [model.transform for model in models]
