@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ def test_each_model_has_its_address_and_the_first_is_at_the_root() -> None:
         assert asked["answer"] == "pink"
         assert client.post("/api/predict", content=png("pink")).json()["answers"][0]["answer"] != "pink"
         assert client.get("/api/metrics").json()["requests"]["/m/b-birds/api/predict"]["count"] == 1
+        assert client.get("/m/b-birds").url.path == "/m/b-birds/"
         assert "/m/b-birds" in client.get("/docs").text and "/m/" not in str(
             client.get("/openapi.json").json()["paths"]
         )
@@ -135,6 +137,39 @@ def test_changes_of_all_models_are_one_queue() -> None:
             return sorted(answer.status_code for answer in await asyncio.gather(*asked))
 
     assert asyncio.run(main()) == [200, 200, 503]
+
+
+def test_large_pictures_of_all_models_are_opened_one_by_one(monkeypatch) -> None:
+    import httpx
+
+    import faverage.app.server.workers as working
+
+    opened, most = 0, 0
+
+    def open_slowly(*_) -> Image.Image:
+        nonlocal opened, most
+        opened += 1
+        most = max(most, opened)
+        time.sleep(0.1)
+        opened -= 1
+        return Image.new("RGB", (32, 32))
+
+    async def main() -> None:
+        app = create_app(named("a"), named("b"))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            large = png(size=(2000, 1500))
+            asked = [client.post(f"/m/{at}/api/predict", content=large) for at in ("a", "b")]
+            assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200, 200]
+
+    monkeypatch.setattr(working, "open_one", open_slowly)
+    asyncio.run(main())
+    assert most == 1
+
+
+def test_a_folder_whose_name_is_no_text_can_be_served() -> None:
+    with as_client(create_app(named("odd\udcff"), named("birds"))) as client:
+        assert client.get("/api/models").json()["models"][0] == {"name": "odd\\udcff", "address": "/m/odd-udcff/"}
+        assert client.get("/m/odd-udcff/api/classes").json()["model"] == "odd\\udcff"
 
 
 def test_folders_that_cannot_be_served_are_refused_before_anything_listens(colours, deaf, tmp_path) -> None:

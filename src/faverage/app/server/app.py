@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 
 from faverage import __version__
 from faverage.app.model import Model
-from faverage.app.names import BusyError, ModelError, clean_name
+from faverage.app.names import BusyError, ModelError, clean_name, printable
 from faverage.app.server import schemas
 from faverage.app.server.examples import add_examples
 from faverage.app.server.files import add_files
@@ -141,7 +141,7 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     whole = [folder.resolve().parts for folder in folders]
     depths = [1] * len(folders)
     while True:
-        names = ["/".join(parts[-depth:]) for parts, depth in zip(whole, depths, strict=True)]
+        names = [printable("/".join(parts[-depth:])) for parts, depth in zip(whole, depths, strict=True)]
         again = [Counter(names)[name] > 1 and d < len(p) for name, d, p in zip(names, depths, whole, strict=True)]
         if not any(again):
             return names

@@ -11,6 +11,8 @@ import numpy as np
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
+from faverage.app.names import printable
+
 if TYPE_CHECKING:
     from faverage.app.model import Answer, ClassInfo, Model, Taught
 
@@ -300,7 +302,7 @@ def classes_answer(model: Model, at: str = "") -> Classes:
     pictures = tuple(c.thumbnails[0] for c in found if c.thumbnails)[:12]
     return Classes(
         version=version,
-        model=model.folder.name,
+        model=printable(model.folder.name),
         classes=known,
         drawing=_drawing(pictures),
         last=_last(model.history()),

@@ -136,7 +136,7 @@ def command(
     models: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[MODEL]...",
+            metavar="MODEL",
             help="Folders of models; one that does not exist becomes a new model of photos.",
             show_default="digits, and photos from nothing",
         ),
@@ -156,8 +156,8 @@ def command(
 ) -> None:
     """Serve models with a page on which a person tries them and teaches them new classes.
 
-    The page switches between several. Without MODEL, there are two: digits to draw, and photos, of which it knows
-    nothing yet; they are made once, in the user's cache, and keep what they are taught.
+    The page switches between several. Without MODEL, there are two: one that knows digits, to draw, and one for photos
+    that knows nothing yet. They are made once, in the user's cache, and keep what they are taught.
     """
     serve(models or [], host, port, token, backbone=backbone, say=lambda words: typer.echo(printable(words)))
 
