@@ -211,7 +211,7 @@ def test_a_network_of_ones_own(colours, deaf, tmp_path, monkeypatch) -> None:
 
 def served_of(folders, backbone=None):
     said: list[str] = []
-    models, _ = serving._served(folders, serving._loaded(folders, backbone), backbone, said.append)
+    models = serving._served(folders, serving._loaded(folders, backbone), backbone, said.append)
     return models, said
 
 

@@ -82,7 +82,7 @@ def serve(
     loaded = _loaded(models, backbone)  # what is wrong with a folder is said before anything listens or is made
     listener = _listen(host, port)
     with listener:
-        served, note = _served(models, loaded, backbone, say) if models else _standard(say)
+        served, note = (_served(models, loaded, backbone, say), None) if models else _standard(say)
         torch.set_num_threads(threads_for(max(model.side for model in served)))
         app = server.create_app(*served, token=token, hosts=_names(host), note=note)
         address = _address(host, listener.getsockname()[1])
@@ -259,7 +259,7 @@ def _loaded(folders: Sequence[Path], backbone: str | None) -> dict[Path, Model]:
 
 def _served(
     folders: Sequence[Path], loaded: dict[Path, Model], backbone: str | None, say: Callable[[str], None]
-) -> tuple[list[Model], str | None]:
+) -> list[Model]:
     """Return the models in the order of their folders, and make those that do not exist."""
     from faverage.app.own import PHOTOS
     from faverage.app.train import empty_model
@@ -274,7 +274,7 @@ def _served(
             say(f"There was no model in {folder}: made a new, empty one, which sees with {backbone or PHOTOS}.")
             say("If its name was mistyped, press Ctrl-C and remove that folder.")
         served.append(loaded[folder])
-    return served, None
+    return served
 
 
 def _standard(say: Callable[[str], None]) -> tuple[list[Model], str | None]:
