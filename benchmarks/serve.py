@@ -141,7 +141,11 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache:
         command = [sys.executable, "-c", "from faverage.cli import main; main()", "serve", "--port", "0"]
-        command += [str(given.model)] if given.model else []
+        if given.model is None:
+            from faverage.app.demo import digits_model
+
+            given.model = digits_model(Path(cache) / "digits").folder
+        command.append(str(given.model))
         server = subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, env={**os.environ, "FAVERAGE_CACHE": cache}
         )

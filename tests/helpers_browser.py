@@ -50,17 +50,18 @@ def page_of(browser: Any, address: str, seconds: int) -> Iterator[Any]:
 
 
 class Served:
-    """A server in a thread, with a model in a folder of its own."""
+    """A server in a thread, with a model in a folder of its own, and others beside it."""
 
-    def __init__(self, folder: Path, token: str | None = None) -> None:
-        self.model = Model.load(folder)
+    def __init__(self, folder: Path, *others: Path, token: str | None = None) -> None:
+        self.model, *rest = map(Model.load, (folder, *others))
         import uvicorn
 
         from faverage.app.server.app import create_app
 
         listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://localhost:{listener.getsockname()[1]}"
-        config = uvicorn.Config(create_app(self.model, token=token), log_level="warning", timeout_graceful_shutdown=1)
+        app = create_app(self.model, *rest, token=token)
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, daemon=True)
         self._thread.start()

@@ -24,6 +24,7 @@ __all__ = [
     "as_model",
     "check_given",
     "described",
+    "given_backbone",
     "import_backbone",
     "is_own",
     "module_of",
@@ -89,6 +90,13 @@ def import_backbone(name: str) -> nn.Module | BaseModel:
     if not isinstance(found, nn.Module | BaseModel):
         raise ModelError(f"the backbone '{name}' is {type(found).__name__}, expected a torch module")
     return found
+
+
+def given_backbone(name: str | None, folder: Path) -> nn.Module | BaseModel | None:
+    """Return what a person names as the network of the model in a folder, which must be ``package.module:build``."""
+    if name is not None and ":" not in name:
+        raise ModelError(f"--backbone must be package.module:build, got '{name}'; {folder} holds any other network")
+    return None if name is None else import_backbone(name)
 
 
 def is_own(eyes: Any) -> bool:

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from faverage import __version__
 from faverage.app.server.serve import command as serve
-from faverage.cli.console import Stages
+from faverage.cli.console import Stages, told
 from faverage.cli.model import register
 from faverage.deprecation import shown
 from faverage.errors import UserError
@@ -249,4 +249,4 @@ def sweep(
 
 
 register(app)
-app.command("serve")(serve)
+app.command("serve")(told(serve))

@@ -331,11 +331,9 @@ def export(
 def _load(folder: Path, device: str, backbone: str | None) -> Any:
     """Return the model in a folder; ``backbone`` names the network that its maker wrote."""
     from faverage.app.model import Model
-    from faverage.app.own import import_backbone
+    from faverage.app.own import given_backbone
 
-    if backbone is not None and ":" not in backbone:
-        raise ModelError(f"--backbone must be package.module:build, got '{backbone}'; {folder} holds any other network")
-    return Model.load(folder, device=device, backbone=None if backbone is None else import_backbone(backbone))
+    return Model.load(folder, device=device, backbone=given_backbone(backbone, folder))
 
 
 def _new(folder: Path, backbone: str | None, device: str) -> Any:

@@ -42,13 +42,13 @@ def refused(answer, status: int, *words: str) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])
 def test_another_address_needs_a_token(host) -> None:
     with pytest.raises(ModelError, match="--token"):
-        serve(None, host=host)
+        serve([], host=host)
 
 
 @pytest.mark.parametrize("token", ["short", "with space in it", "ünïcode-token"])
 def test_a_token_that_cannot_be_used_is_refused(token) -> None:
     with pytest.raises(ModelError, match="at least 8"):
-        serve(None, host="0.0.0.0", token=token)
+        serve([], host="0.0.0.0", token=token)
 
 
 def test_any_name_needs_a_token() -> None:

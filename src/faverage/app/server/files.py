@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -51,14 +51,14 @@ class Unzipped(BaseModel):
 
 
 def add_files(
-    app: FastAPI, model: Model, workers: Workers, limits: Limits, errors: Any, changed: Any, client_of: Any
+    router: APIRouter, model: Model, workers: Workers, limits: Limits, errors: Any, changed: Any, client_of: Any
 ) -> None:
     """Add the routes.
 
     Args:
-        app: the server.
-        model: what it serves.
-        workers: its threads.
+        router: of the model.
+        model: what is served.
+        workers: what works on it.
         limits: of a client.
         errors: returns the documented errors of statuses.
         changed: runs a change of the model, and says in words why it is refused.
@@ -76,32 +76,33 @@ def add_files(
         headers = {"content-length": str(size), "content-disposition": f'attachment; filename="{name}"'}
         return StreamingResponse(_chunks(file), media_type=kind, headers=headers)
 
-    coming = 0
-
     @contextmanager
     def place() -> Iterator[None]:
-        nonlocal coming
-        if coming >= ZIPS_AT_ONCE:
+        if workers.threads.zips >= ZIPS_AT_ONCE:
             raise Refused(503, "Other zips are being read: try again in a moment.", {"retry-after": "5"})
-        coming += 1
+        workers.threads.zips += 1
         try:
             yield
         finally:
-            coming -= 1
+            workers.threads.zips -= 1
 
     called = re.sub(r"[^A-Za-z0-9_-]", "-", model.folder.name) or "model"
 
-    @app.get("/api/pictures.zip", response_class=Response, responses={**_FILE, **errors(409)}, summary="All pictures")
+    @router.get(
+        "/api/pictures.zip", response_class=Response, responses={**_FILE, **errors(409)}, summary="All pictures"
+    )
     async def pictures_out() -> Response:
         """A folder a class; the pictures are the squares that the model sees, not the files that were sent."""
         return await download(lambda file: write_pictures(model, file), f"{called}-pictures.zip", "application/zip")
 
-    @app.get("/api/model.zip", response_class=Response, responses={**_FILE, **errors(409)}, summary="The whole model")
+    @router.get(
+        "/api/model.zip", response_class=Response, responses={**_FILE, **errors(409)}, summary="The whole model"
+    )
     async def model_out() -> Response:
         """The folder of the model, as it is now; unpacked, it can be served, or merged by another."""
         return await download(lambda file: write_model_zip(model, file), f"{called}.zip", "application/zip")
 
-    @app.get(
+    @router.get(
         "/api/model.onnx",
         response_class=Response,
         responses={200: {"content": {"application/octet-stream": {}}}, **errors(409)},
@@ -111,7 +112,7 @@ def add_files(
         """From pixels to probabilities, for programs that know nothing of faverage."""
         return await download(lambda file: _write_onnx(model, file), f"{called}.onnx", "application/octet-stream")
 
-    @app.post(
+    @router.post(
         "/api/pictures.zip",
         responses=errors(409, 413, 422),
         openapi_extra={"requestBody": _ZIP},
@@ -139,7 +140,7 @@ def add_files(
         went = [learned_answer(one, version) for one in taught]
         return Unzipped(pictures=len(found), lessons=went, version=version)
 
-    @app.post(
+    @router.post(
         "/api/merge",
         responses=errors(409, 413, 422),
         openapi_extra={"requestBody": _ZIP},

@@ -67,10 +67,17 @@ class Guard:
         limits: of a client.
         hosts: names under which the server may be addressed; None allows any, which needs a token.
         meter: counts and times what was asked.
+        under: what the addresses of each model begin with, where there are several, such as ``/m/birds``.
     """
 
     def __init__(
-        self, app: App, token: str | None, limits: Limits, hosts: Collection[str] | None, meter: Meter
+        self,
+        app: App,
+        token: str | None,
+        limits: Limits,
+        hosts: Collection[str] | None,
+        meter: Meter,
+        under: Collection[str] = (),
     ) -> None:
         if hosts is None and token is None:
             raise ValueError("a server that answers to any name needs a token")
@@ -80,6 +87,7 @@ class Guard:
         self._limits = limits
         self._hosts = None if hosts is None else {name.lower() for name in hosts} | LOOPBACK
         self._meter = meter
+        self._under = under
         self._rate = Rate(limits)
         each = max(1, limits.at_once // limits.share)
         self._bringing, self._asking = Shares(limits.at_once, each), Shares(limits.at_once, each)
@@ -119,9 +127,9 @@ class Guard:
                 await self._app(scope, self._limited(scope, receive, bring), answer)
         except Refused as refusal:
             await _say(answer, refusal)
-        except _SignedIn:
+        except _SignedIn as page:
             cookie = f"{COOKIE}={self._cookie}; Path=/; HttpOnly; SameSite=Strict"
-            await _say(answer, Refused(303, "Signed in.", {"location": "/", "set-cookie": cookie}))
+            await _say(answer, Refused(303, "Signed in.", {"location": str(page), "set-cookie": cookie}))
         except ClientDisconnect:
             status = status or 499
         except asyncio.CancelledError:  # the server stops, and has waited long enough
@@ -134,8 +142,9 @@ class Guard:
             await _say(answer, Refused(500, "Something went wrong inside the server; its log says what."))
         finally:
             self._bytes.give(client, brought)
-            route = scope.get("route")
-            self._meter.add(getattr(route, "path", "other"), status, time.perf_counter() - start)
+            route, at = getattr(scope.get("route"), "path", "other"), self._at(scope)
+            known = route if route == "other" else at + route.removeprefix(at)  # versions of FastAPI differ in it
+            self._meter.add(known, status, time.perf_counter() - start)
 
     @contextmanager
     def _place(self, places: Shares, client: str) -> Iterator[None]:
@@ -168,13 +177,20 @@ class Guard:
             raise Refused(413, self._too_large(scope), {"connection": "close"})
         return headers
 
+    def _path(self, scope: MutableMapping[str, Any]) -> str:
+        """Return the address that is asked for, as it is where one model is served."""
+        return str(scope["path"]).removeprefix(self._at(scope))
+
+    def _at(self, scope: MutableMapping[str, Any]) -> str:
+        return next((at for at in self._under if scope["path"].startswith(f"{at}/")), "")
+
     def _most(self, scope: MutableMapping[str, Any]) -> int:
-        return self._limits.request_bytes if scope["path"] in PICTURES | ZIPS else self._limits.note_bytes
+        return self._limits.request_bytes if self._path(scope) in PICTURES | ZIPS else self._limits.note_bytes
 
     def _too_large(self, scope: MutableMapping[str, Any]) -> str:
-        if scope["path"] in ZIPS:
+        if self._path(scope) in ZIPS:
             return f"The file is too large: at most {self._limits.request_bytes / 2**20:g} MB."
-        if scope["path"] not in PICTURES:
+        if self._path(scope) not in PICTURES:
             return f"The request is too large: at most {self._limits.note_bytes:,} bytes here."
         each = self._limits.picture_bytes / 2**20
         return f"The request is too large: at most {self._limits.pictures} pictures of {each:g} MB each."
@@ -183,9 +199,10 @@ class Guard:
         if self._token is None:
             return
         given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token")
-        if scope["path"] == "/" and given and _same(given[0], self._token):
-            raise _SignedIn
-        if scope["path"] in OPEN or scope["path"].startswith(MODULES):
+        path = self._path(scope)
+        if path == "/" and given and _same(given[0], self._token):
+            raise _SignedIn(scope["path"])
+        if path in OPEN or path.startswith(MODULES):
             return
         kind, _, shown = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and _same(shown.strip(), self._token):
@@ -221,7 +238,7 @@ class Guard:
 
 
 class _SignedIn(Exception):
-    """The page was opened with the right token."""
+    """The page, whose address this is, was opened with the right token."""
 
 
 def _same(given: str, wanted: str) -> bool:

@@ -11,6 +11,8 @@ import numpy as np
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
+from faverage.app.names import printable
+
 if TYPE_CHECKING:
     from faverage.app.model import Answer, ClassInfo, Model, Taught
 
@@ -23,6 +25,7 @@ __all__ = [
     "Known",
     "Learned",
     "Metrics",
+    "Models",
     "Name",
     "Predictions",
     "Undone",
@@ -87,6 +90,21 @@ class Change(BaseModel):
     name: str
     count: int = Field(description="Pictures that were given.")
     words: str
+
+
+class Served(BaseModel):
+    """A model that is served."""
+
+    model_config = _example(name="birds", address="/m/birds/")
+    name: str = Field(description="Name of its folder; with those above it where several have the same.")
+    address: str = Field(description="Of its page; its API is below it, as in /m/birds/api/predict.")
+
+
+class Models(BaseModel):
+    """The models that are served, the first of them also at `/`."""
+
+    models: list[Served]
+    note: str | None = Field(description="What a person should know of them.")
 
 
 class Classes(BaseModel):
@@ -274,17 +292,17 @@ def class_id(name: str) -> str:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def classes_answer(model: Model) -> Classes:
-    """Return what the model knows."""
+def classes_answer(model: Model, at: str = "") -> Classes:
+    """Return what the model knows; addresses begin with ``at``."""
     version, found = model.version, model.classes()
     known = [
-        Known(id=class_id(c.name), name=c.name, count=c.count, session=c.session, thumbnails=_addresses(c))
+        Known(id=class_id(c.name), name=c.name, count=c.count, session=c.session, thumbnails=_addresses(c, at))
         for c in found
     ]
     pictures = tuple(c.thumbnails[0] for c in found if c.thumbnails)[:12]
     return Classes(
         version=version,
-        model=model.folder.name,
+        model=printable(model.folder.name),
         classes=known,
         drawing=_drawing(pictures),
         last=_last(model.history()),
@@ -306,8 +324,14 @@ def learned_answer(taught: Taught, version: int) -> Learned:
     )
 
 
-def prediction_answer(answer: Answer, unknown: float | None = None) -> dict[str, Any]:
-    """Return the answer to one picture, as ``Prediction`` has it; ``unknown``: the rate that was asked for."""
+def prediction_answer(answer: Answer, unknown: float | None = None, at: str = "") -> dict[str, Any]:
+    """Return the answer to one picture, as ``Prediction`` has it.
+
+    Args:
+        answer: of the model.
+        unknown: the rate that was asked for.
+        at: what addresses begin with.
+    """
     return {
         "answer": answer.top[0][0],
         "top": [{"name": name, "probability": _rounded(p)} for name, p in answer.top],
@@ -326,7 +350,7 @@ def prediction_answer(answer: Answer, unknown: float | None = None) -> dict[str,
             {
                 "name": near.label,
                 "similarity": _rounded(near.similarity),
-                "picture": f"/api/pictures/{near.id}" if near.kept else None,
+                "picture": f"{at}/api/pictures/{near.id}" if near.kept else None,
             }
             for near in answer.nearest
         ],
@@ -338,9 +362,10 @@ def _rounded(value: float) -> float:
     return round(value, 6) if value == value else 0.0
 
 
-def _addresses(known: ClassInfo) -> list[str]:
+def _addresses(known: ClassInfo, at: str) -> list[str]:
     pieces = [hashlib.sha256(data).hexdigest()[:8] for data in known.thumbnails]
-    return [f"/api/classes/{class_id(known.name)}/thumbnails/{k}.png?v={piece}" for k, piece in enumerate(pieces)]
+    place = f"{at}/api/classes/{class_id(known.name)}/thumbnails"
+    return [f"{place}/{k}.png?v={piece}" for k, piece in enumerate(pieces)]
 
 
 def _last(history: list[Any]) -> Change | None:

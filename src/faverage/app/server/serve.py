@@ -1,4 +1,4 @@
-"""The command ``faverage serve``: a model behind its page, on this machine unless a token protects it."""
+"""The command ``faverage serve``: models behind their page, on this machine unless a token protects it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faverage.app.names import ModelError
+from faverage.app.names import ModelError, printable
 from faverage.app.server.limits import LOOPBACK, Limits, Shares, who
 
 if TYPE_CHECKING:
@@ -42,20 +43,24 @@ _LOG = logging.getLogger("faverage.app")
 
 
 def serve(
-    model: Path | None,
+    models: Sequence[Path] = (),
     host: str = "127.0.0.1",
     port: int = 8000,
     token: str | None = None,
     *,
+    backbone: str | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve a model until it is interrupted.
+    """Serve models until it is interrupted.
 
     Args:
-        model: its folder; None serves the digits model, which is made once in the user's cache.
+        models: their folders; one that does not exist becomes a model that knows nothing yet. None at all serves two
+            that are kept in the user's cache: digits, and photos from nothing.
         host: the address to listen on; any but this machine's own needs a token.
         port: 0 takes one that is free.
         token: what clients have to show.
+        backbone: of new models: their network, see ``faverage.app.own.ready_backbone``; of those whose network is code
+            of one's own: that.
         say: hears what a person should know.
 
     Raises:
@@ -72,13 +77,20 @@ def serve(
         raise ModelError(f"serve needs {error.name}: pip install 'faverage[app]'") from None
     import torch
 
+    from faverage.app.server.workers import threads_for
+
+    loaded = _loaded(models, backbone)  # what is wrong with a folder is said before anything listens or is made
     listener = _listen(host, port)
     with listener:
-        served = _model(model, say)
-        torch.set_num_threads(_threads(served.side, os.cpu_count() or 2))
-        app = server.create_app(served, token=token, hosts=_names(host))
+        served, note = (_served(models, loaded, backbone, say), None) if models else _standard(say)
+        torch.set_num_threads(threads_for(max(model.side for model in served)))
+        app = server.create_app(*served, token=token, hosts=_names(host), note=note)
         address = _address(host, listener.getsockname()[1])
-        say(f"Serving {served.folder} at {address}" + (f"/?token={token}" if token else ""))
+        what = served[0].folder if len(served) == 1 else f"{len(served)} models"
+        say(f"Serving {what} at {address}" + (f"/?token={token}" if token else ""))
+        for model, name in zip(served, server.names_of([model.folder for model in served]), strict=True):
+            if len(served) > 1:
+                say(f"  {name}: {model.folder}")
         say("Press Ctrl-C to stop.")
         try:
             http_server(app, Limits()).run(sockets=[listener])
@@ -121,31 +133,33 @@ def http_server(app: Any, limits: Limits) -> uvicorn.Server:
 
 
 def command(
-    model: Annotated[
-        Path | None, typer.Argument(help="A model's folder.", show_default="one that knows digits")
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="Folders of models; one that does not exist becomes a new model of photos.",
+            show_default="digits, and photos from nothing",
+        ),
     ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but this machine's needs a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     token: Annotated[str | None, typer.Option(help="What others have to show, by header or on the page.")] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a new model: its network, as for train; of one whose network is code of your own: that.",
+            show_default="efficientnet_lite0",
+        ),
+    ] = None,
 ) -> None:
-    """Serve a model with a page on which a person tries it and teaches it new classes.
+    """Serve models with a page on which a person tries them and teaches them new classes.
 
-    Without MODEL, one that knows digits is made first, which takes a few seconds once.
+    The page switches between several. Without MODEL, there are two: one that knows digits, to draw, and one for photos
+    that knows nothing yet. They are made once, in the user's cache, and keep what they are taught.
     """
-    serve(model, host, port, token, say=typer.echo)
-
-
-def _threads(side: int, cores: int) -> int:
-    """Return how many threads compute: one for small images, where several wait for each other on a busy machine.
-
-    >>> _threads(16, 8), _threads(256, 8)
-    (1, 4)
-    """
-    from faverage.data.decode import LARGE
-
-    return 1 if side < LARGE else max(1, cores // 2)  # the other half reads and writes requests
+    serve(models or [], host, port, token, backbone=backbone, say=lambda words: typer.echo(printable(words)))
 
 
 def _leave(seconds: float = 1.0) -> None:
@@ -220,18 +234,70 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ModelError(words) from None
 
 
-def _model(folder: Path | None, say: Callable[[str], None]) -> Model:
+def _loaded(folders: Sequence[Path], backbone: str | None) -> dict[Path, Model]:
+    """Return the models in those folders that exist; ModelError where one is no model, or is named twice."""
+    from faverage.app.folder import Folder
     from faverage.app.model import Model
+    from faverage.app.own import given_backbone
 
-    if folder is not None:
-        return Model.load(folder)
+    if backbone is not None and not folders:
+        raise ModelError("--backbone is the network of a model: name the folder of the model, too")
+    real: dict[str, Path] = {}
+    for folder in folders:
+        place = os.path.realpath(folder)
+        if place in real:
+            raise ModelError(f"{real[place]} and {folder} are the same folder: name each model once")
+        real[place] = folder
+    there = {folder: Folder(folder).read() for folder in folders if folder.exists() or folder.is_symlink()}
+    own = [folder for folder, record in there.items() if record.get("given") is not None]
+    takers = own if own or len(there) < len(folders) else list(there)  # where none takes it, loading says so
+    return {
+        folder: Model.load(folder, backbone=given_backbone(backbone if folder in takers else None, folder))
+        for folder in there
+    }
+
+
+def _served(
+    folders: Sequence[Path], loaded: dict[Path, Model], backbone: str | None, say: Callable[[str], None]
+) -> list[Model]:
+    """Return the models in the order of their folders, and make those that do not exist."""
+    from faverage.app.own import PHOTOS
+    from faverage.app.train import empty_model
+
+    served = []
+    for folder in folders:
+        if folder not in loaded:
+            try:
+                loaded[folder] = empty_model(folder, backbone=backbone)
+            except ImportError as error:
+                raise ModelError(f"there is no model in {folder}, and for a new one {error}") from None
+            say(f"There was no model in {folder}: made a new, empty one, which sees with {backbone or PHOTOS}.")
+            say("If its name was mistyped, press Ctrl-C and remove that folder.")
+        served.append(loaded[folder])
+    return served
+
+
+def _standard(say: Callable[[str], None]) -> tuple[list[Model], str | None]:
+    """Return the models that are served where none is named, and what the page says where one is missing."""
     from faverage.app.demo import digits_model
+    from faverage.app.model import Model
+    from faverage.app.train import empty_model
     from faverage.storage import cache_folder
 
-    folder = cache_folder() / "digits-model"
+    folder, photos = cache_folder() / "digits-model", cache_folder() / "photos-model"
     if not folder.exists():
         say(f"No model was named: making one that knows digits, in {folder} (once, a few seconds)")
-    return digits_model(folder, progress=True)
+    digits = digits_model(folder, progress=True)
+    try:
+        if not photos.exists():
+            with suppress(ModelError):  # another process made it meanwhile; else loading says what is wrong
+                empty_model(photos)
+                say(f"For photos, made one that knows nothing yet, in {photos}")
+        return [digits, Model.load(photos)], None
+    except ImportError as error:
+        note = f"Photos are left out: {error}."
+        say(note)
+        return [digits], note
 
 
 def most_connections(limits: Limits) -> int:

@@ -1,8 +1,12 @@
-"""Predictions that arrive together run as one batch in a thread of their own; changes of the model queue in another."""
+"""Predictions that arrive together run as one batch in a thread of their own; changes of the model queue in another.
+
+The threads are those of the server: several models share them, and whatever is limited.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,16 +14,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
+import torch
+
 from faverage.app.server.guard import Refused
 from faverage.app.server.limits import Limits, Meter, Shares
 from faverage.app.server.uploads import Upload, open_light, open_one
+from faverage.data.decode import LARGE
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from faverage.app.model import Answer, Model
 
-__all__ = ["Workers"]
+__all__ = ["Threads", "Workers", "threads_for"]
 
 T = TypeVar("T")
 
@@ -33,8 +40,36 @@ THREADS = "faverage-"
 """What the names of the threads begin with."""
 
 
+class Threads:
+    """The threads of a server and what waits for them, of all its models together.
+
+    Args:
+        limits: how many pictures may be in progress.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.predictor = ThreadPoolExecutor(1, f"{THREADS}predict")
+        self.changer = ThreadPoolExecutor(1, f"{THREADS}change")
+        self.opener = ThreadPoolExecutor(OPENERS, f"{THREADS}open")
+        self.reader = ThreadPoolExecutor(1, f"{THREADS}read")
+        self.unpacker = ThreadPoolExecutor(1, f"{THREADS}unpack")
+        self.exporter = ThreadPoolExecutor(1, f"{THREADS}export")
+        self.exporting = 0
+        self.zips = 0  # that come in
+        self.turns: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
+        self.room = Shares(limits.pictures_at_once, max(limits.pictures, limits.pictures_at_once // limits.share))
+        self.changing: set[asyncio.Future[Any]] = set()
+
+    async def close(self) -> None:
+        """End the threads; the change in progress gets a few seconds more, and files that are whole or not there."""
+        for threads in (self.predictor, self.opener, self.unpacker, self.reader, self.exporter, self.changer):
+            threads.shutdown(wait=False, cancel_futures=True)
+        if self.changing:
+            await asyncio.wait(self.changing, timeout=LAST_SECONDS)
+
+
 class Workers:
-    """The threads of the server: they predict, change the model, read its files, and open pictures.
+    """What the server does with one model: predict, change it, read its files, and open pictures for it.
 
     Large pictures are opened one after the other, so that the memory for one is enough, and by turns of the clients.
 
@@ -42,24 +77,16 @@ class Workers:
         model: what answers.
         limits: how long a prediction may take, and how many changes may wait.
         meter: hears of every batch.
+        threads: those of the server; by default new ones.
     """
 
-    def __init__(self, model: Model, limits: Limits, meter: Meter) -> None:
+    def __init__(self, model: Model, limits: Limits, meter: Meter, threads: Threads | None = None) -> None:
         self._model = model
         self._limits = limits
         self._meter = meter
-        self._predictor = ThreadPoolExecutor(1, f"{THREADS}predict")
-        self._changer = ThreadPoolExecutor(1, f"{THREADS}change")
-        self._opener = ThreadPoolExecutor(OPENERS, f"{THREADS}open")
-        self._reader = ThreadPoolExecutor(1, f"{THREADS}read")
-        self._unpacker = ThreadPoolExecutor(1, f"{THREADS}unpack")
-        self._exporter = ThreadPoolExecutor(1, f"{THREADS}export")
-        self._exporting = 0
-        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
-        self._room = Shares(limits.pictures_at_once, max(limits.pictures, limits.pictures_at_once // limits.share))
+        self.threads = threads or Threads(limits)
         self._queue: deque[tuple[Sequence[Image], asyncio.Future[list[Answer]]]] = deque()
         self._batches: asyncio.Task[None] | None = None
-        self._changing: set[asyncio.Future[Any]] = set()
         self._looking: asyncio.Future[tuple[int, int]] | None = None
         self._seen = self._look()
 
@@ -78,31 +105,31 @@ class Workers:
 
     async def change(self, work: Callable[..., T], *given: Any) -> T:
         """Run a change of the model after those that came before it; it is finished even if the client leaves."""
-        if len(self._changing) >= self._limits.teachers:
+        if len(self.threads.changing) >= self._limits.teachers:
             raise Refused(503, "Too many changes are waiting already: try again in a moment.", {"retry-after": "2"})
-        future = asyncio.get_running_loop().run_in_executor(self._changer, work, *given)
-        self._changing.add(future)
+        future = asyncio.get_running_loop().run_in_executor(self.threads.changer, work, *given)
+        self.threads.changing.add(future)
         future.add_done_callback(self._changed)
         return await asyncio.shield(future)
 
     async def read(self, work: Callable[..., T], *given: Any) -> T:
         """Run what reads the files of the model."""
-        return await asyncio.get_running_loop().run_in_executor(self._reader, work, *given)
+        return await asyncio.get_running_loop().run_in_executor(self.threads.reader, work, *given)
 
     async def export(self, work: Callable[..., T], *given: Any) -> T:
         """Run what packs or unpacks files, which takes a while; few may wait for it."""
-        if self._exporting >= EXPORTS:
+        if self.threads.exporting >= EXPORTS:
             raise Refused(503, "Too many files are being made already: try again in a moment.", {"retry-after": "5"})
-        self._exporting += 1
+        self.threads.exporting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._exporter, work, *given)
+            return await asyncio.get_running_loop().run_in_executor(self.threads.exporter, work, *given)
         finally:
-            self._exporting -= 1
+            self.threads.exporting -= 1
 
     async def known(self) -> tuple[int, int]:
         """Return the version of the model and its number of classes; the last known ones where its files are slow."""
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().run_in_executor(self._reader, self._look)
+            self._looking = asyncio.get_running_loop().run_in_executor(self.threads.reader, self._look)
         await asyncio.wait({self._looking}, timeout=MOMENT)
         if self._looking.done() and not self._looking.cancelled() and self._looking.exception() is None:
             self._seen = self._looking.result()
@@ -121,39 +148,40 @@ class Workers:
         """
         loop, side = asyncio.get_running_loop(), self._model.side
         async with self._turn("light", client, OPENERS - 1):
-            found = await loop.run_in_executor(self._opener, open_light, uploads, self._limits, side, shown)
+            found = await loop.run_in_executor(self.threads.opener, open_light, uploads, self._limits, side, shown)
         images = []
         for number, (upload, image) in enumerate(zip(uploads, found, strict=True)):
             if image is None:
                 given = upload, self._limits, side, number < shown
                 async with self._turn("large", client, 1):
-                    image = await loop.run_in_executor(self._unpacker, open_one, *given)
+                    image = await loop.run_in_executor(self.threads.unpacker, open_one, *given)
             images.append(image)
         return images
 
+    def _predict(self, images: Sequence[Image]) -> list[Answer]:
+        torch.set_num_threads(threads_for(self._model.side))  # which counts for this thread: models take turns in it
+        return self._model.predict(images)
+
     def _turn(self, kind: str, client: str, most: int) -> asyncio.Semaphore:
-        return self._turns.setdefault((kind, client), asyncio.Semaphore(most))
+        return self.threads.turns.setdefault((kind, client), asyncio.Semaphore(most))
 
     @contextmanager
     def room(self, client: str, pictures: int) -> Iterator[None]:
         """Keep room for pictures, as long as they are in progress."""
-        status = self._room.take(client, pictures)
+        status = self.threads.room.take(client, pictures)
         if status:
             raise Refused(status, "Too many pictures at once: try again in a moment.", {"retry-after": "2"})
         try:
             yield
         finally:
-            self._room.give(client, pictures)
+            self.threads.room.give(client, pictures)
 
     async def close(self) -> None:
-        """End the threads; the change in progress gets a few seconds more, and files that are whole or not there."""
-        for threads in (self._predictor, self._opener, self._unpacker, self._reader, self._exporter, self._changer):
-            threads.shutdown(wait=False, cancel_futures=True)
-        if self._changing:
-            await asyncio.wait(self._changing, timeout=LAST_SECONDS)
+        """End the threads, see ``Threads.close``."""
+        await self.threads.close()
 
     def _changed(self, future: asyncio.Future[Any]) -> None:
-        self._changing.discard(future)
+        self.threads.changing.discard(future)
         if not future.cancelled():
             future.exception()  # has been seen, also where the client left
 
@@ -172,7 +200,7 @@ class Workers:
             return
         self._meter.batch(len(images))
         try:
-            answers = await asyncio.get_running_loop().run_in_executor(self._predictor, self._model.predict, images)
+            answers = await asyncio.get_running_loop().run_in_executor(self.threads.predictor, self._predict, images)
         except Exception as error:
             if len(taken) > 1:  # one picture must not spoil the others' answers
                 for one in taken:
@@ -185,3 +213,12 @@ class Workers:
             if not future.done():
                 future.set_result(answers[start : start + len(pictures)])
             start += len(pictures)
+
+
+def threads_for(side: int, cores: int = os.cpu_count() or 2) -> int:
+    """Return how many threads compute: one for small images, where several wait for each other on a busy machine.
+
+    >>> threads_for(16, 8), threads_for(256, 8)
+    (1, 4)
+    """
+    return 1 if side < LARGE else max(1, cores // 2)  # the other half reads and writes requests

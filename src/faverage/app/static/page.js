@@ -1,6 +1,7 @@
 // The page: try a model, teach it, see what it knows. Plain modules, one a panel, no build step.
 
 import { $, complain } from "./js/dom.js";
+import { showModels } from "./js/models.js";
 import { Source } from "./js/source.js";
 import { refresh, state } from "./js/state.js";
 import { trying } from "./js/try.js";
@@ -20,4 +21,5 @@ for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event)
 refresh().then(() => {
   const first = state.drawing.likely ? "draw" : state.classes.length ? "file" : "camera";
   for (const source of Source.all) source.show(first);
+  return showModels();
 }).catch((error) => complain($("#notice"), error));

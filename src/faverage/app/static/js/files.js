@@ -2,7 +2,7 @@
 
 import { $, complain, hear, make, plural, quoted, Trouble } from "./dom.js";
 import { change } from "./dialog.js";
-import { ask } from "./server.js";
+import { ask, at } from "./server.js";
 import { onChange, state } from "./state.js";
 
 const error = $("#files .error"), working = $("#working");
@@ -16,7 +16,7 @@ async function during(words, work) {
 async function download(path) {
   let response;
   try {
-    response = await fetch(path);
+    response = await fetch(at + path);
   } catch {
     throw new Trouble("The server does not answer. Is it still running?");
   }

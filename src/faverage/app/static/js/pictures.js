@@ -16,7 +16,7 @@ export async function fromFile(file) {
     bitmap = await createImageBitmap(file);
   } catch {
     if (file.size > MOST_BYTES) throw new Trouble(`${called} is larger than 8 MB.`);
-    await predict([{ blob: file, called }]);
+    await predict([{ blob: file, called }]).catch((error) => { if (error.status !== 409) throw error; }); // a picture, but nothing is known yet
     return { blob: file, called, url: "/icon.svg" };
   }
   let blob = file;

@@ -5,10 +5,12 @@ import { zip } from "./zip.js";
 
 const TOGETHER = 20; // pictures that the server takes in one form
 
+export const at = location.pathname.replace(/\/[^/]*$/, ""); // what the addresses of this model begin with
+
 export async function ask(path, options = {}) {
   let response, said;
   try {
-    response = await fetch(path, options);
+    response = await fetch(at + path, options);
   } catch {
     throw new Trouble("The server does not answer. Is it still running?");
   }
@@ -17,7 +19,7 @@ export async function ask(path, options = {}) {
     $("#sign").hidden = false;
     for (const part of document.querySelectorAll("[data-needs-token]")) part.hidden = true;
   }
-  if (!response.ok) throw new Trouble(said.error || `The server answered with status ${response.status}.`);
+  if (!response.ok) throw Object.assign(new Trouble(said.error || `The server answered with status ${response.status}.`), { status: response.status });
   return said;
 }
 
