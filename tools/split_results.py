@@ -1,4 +1,4 @@
-"""Keep what runs wrote, one JSON a method and data set, and make the table of F1 by session from such a folder.
+"""Keep what runs wrote, one JSON a method and data set, and make tables from such a folder: F1 by session, all metrics.
 
     python tools/split_results.py runs/a/results.json …    # writes results/DATASET/METHOD.json
     python tools/split_results.py results/mini-imagenet     # prints the table in Markdown, and the command of each row
@@ -16,11 +16,17 @@ from typing import Any
 
 from faverage.experiment.config import all_methods
 from faverage.experiment.results import PAPER
+from faverage.fscil.metrics import summary
 from faverage.report.tables import in_markdown, markdown_table, plus_minus
 from faverage.storage import read_json
 
 ROOT = Path(__file__).parent.parent
 SAME = ("dataset", "command", "config", "versions", "device", "date", "protocol")
+KEPT = ("chosen", "confusion", "sessions", "spread", "summary", "summary_spread", "costs", "costs_spread", "trade")
+OVERALL = {
+    **{"first": "session 0", "accuracy": "last", "average_accuracy": "average", "base": "base", "new": "new"},
+    **{"harmonic": "HM", "average_harmonic": "aHM", "gacc_auc": "gAcc AUC", "performance_drop": "PD"},
+}
 PLACES = ("data", "features", "weights", "tensorboard")  # settings that are paths
 
 
@@ -37,13 +43,24 @@ def split(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
         told["date"] = max(dates, default=results.get("date"))
         told["seconds"] = {"run": results.get("seconds"), "sessions": sum(s["seconds"] for s in method["sessions"])}
         told["base"] = [_brief(network) for network in base] if isinstance(base, list) else _brief(base or {})
-        told |= {key: method.get(key) for key in ("chosen", "confusion", "sessions", "spread")}
+        told |= {key: method.get(key) for key in KEPT}
+        sizes = [session["classes"] for session in results["protocol"]["sessions"]]
+        told["summary"] = told["summary"] or summary(method["sessions"], sizes)  # earlier versions had none
         told["repeats"] = [
-            {"seed": one["seed"], "draw": one["draw"], "sessions": one["methods"][name]["sessions"]}
+            {key: one.get(key, 0) for key in ("seed", "order", "draw")} | {"sessions": one["methods"][name]["sessions"]}
             for one in results.get("repeats") or []
         ]
-        kept[name] = told
+        kept[name] = rounded(told)
     return kept
+
+
+def rounded(data: Any) -> Any:
+    """Return JSON data with six digits a number: enough for any table, and half as long."""
+    if isinstance(data, dict):
+        return {key: rounded(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [rounded(value) for value in data]
+    return float(f"{data:.6g}") if isinstance(data, float) else data
 
 
 def _brief(base: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +86,7 @@ def table(folder: Path) -> str:
     paper = PAPER.get(next(iter(records.values()))["dataset"], {})
     n = max(len(values) for values in [*paper.values(), *(record["sessions"] for record in records.values())])
     runs = list(dict.fromkeys((r["command"], r["device"], r["date"][:10]) for r in records.values()))
-    rows = []
+    rows, overall = [], []
     for name in dict.fromkeys([*all_methods(), *sorted(records)]):
         if name in records:
             record = records[name]
@@ -78,12 +95,27 @@ def table(folder: Path) -> str:
             cells = [plus_minus(v, s, scale=100) for v, s in zip(values, spread, strict=True)]
             said = record["command"], record["device"], record["date"][:10]
             rows.append([in_markdown(name), *_filled(cells, n), _mean(values, 100), str(runs.index(said) + 1)])
+            overall.append([in_markdown(name), *_overall(record)])
         if name in paper:
             cells = [f"{v:.2f}" for v in paper[name]]
             rows.append([f"*{in_markdown(name)}, the paper*", *_filled(cells, n), _mean(paper[name], 1), ""])
     lines = markdown_table(["method"], [*map(str, range(n)), "mean 1…", "run"], rows)
+    lines += ["", *markdown_table(["method"], [*OVERALL.values(), "base (s)", "session (s)", "passes"], overall)]
     lines += ["", *(f"{k}. `{one[0]}`, {one[1]}, {one[2]}" for k, one in enumerate(runs, 1))]
     return "\n".join(lines) + "\n"
+
+
+def _overall(record: dict[str, Any]) -> list[str]:
+    last, spread = record["sessions"][-1], (record["spread"] or [{}])[-1]
+    found = {**record["summary"], "accuracy": last["accuracy"], "first": record["sessions"][0]["accuracy"]}
+    spreads = {**(record["summary_spread"] or {}), "accuracy": spread.get("accuracy")}
+    cells = [plus_minus(found[key], spreads.get(key), scale=100) for key in OVERALL]
+    costs = record["costs"] or {"base_seconds": (record["base"] or {}).get("seconds")}
+    return cells + [_cost(costs.get(key)) for key in ("base_seconds", "session_seconds", "passes")]
+
+
+def _cost(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
 def _filled(cells: list[str], n: int) -> list[str]:
