@@ -1,7 +1,8 @@
 """Keep what runs wrote, one JSON a method and data set, and make tables from such a folder: F1 by session, all metrics.
 
     python tools/split_results.py runs/a/results.json …    # writes results/DATASET/METHOD.json
-    python tools/split_results.py results/mini-imagenet     # prints the table in Markdown, and the command of each row
+    python tools/split_results.py results/mini-imagenet     # prints the tables in Markdown, and the command of each row
+    python tools/split_results.py results/cub200-paper --figures docs/figures/cub200    # draws all its methods together
 
 Runs with another recipe than ``shared`` have a folder of their own, DATASET-RECIPE.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from faverage.experiment.config import all_methods
+from faverage.experiment.figures import write_figures
 from faverage.experiment.results import PAPER
 from faverage.fscil.metrics import summary
 from faverage.report.tables import in_markdown, markdown_table, plus_minus
@@ -22,7 +24,10 @@ from faverage.storage import read_json
 
 ROOT = Path(__file__).parent.parent
 SAME = ("dataset", "command", "config", "versions", "device", "date", "protocol")
-KEPT = ("chosen", "confusion", "sessions", "spread", "summary", "summary_spread", "costs", "costs_spread", "trade")
+KEPT = (
+    *("chosen", "confusion", "history", "sessions", "spread", "summary", "summary_spread"),
+    *("costs", "costs_spread", "trade"),
+)
 OVERALL = {
     **{"first": "session 0", "accuracy": "last", "average_accuracy": "average", "base": "base", "new": "new"},
     **{"harmonic": "HM", "average_harmonic": "aHM", "gacc_auc": "gAcc AUC", "performance_drop": "PD"},
@@ -127,9 +132,22 @@ def _mean(values: list[float], scale: float) -> str:
     return f"{scale * sum(later) / len(later):.2f}"
 
 
-def main(places: list[Path]) -> None:
-    """Write what runs left, or print the tables of folders."""
+def together(folder: Path) -> dict[str, Any]:
+    """Return all methods of a folder, in the order of the tables, as the results of one run; it has what figures need."""
+    records = {file.stem: read_json(file) for file in sorted(folder.glob("*.json"))}
+    names = [name for name in all_methods() if name in records]
+    if not names:
+        raise SystemExit(f"{folder} holds no results: make some with tools/split_results.py RUN/results.json")
+    dataset = records[names[0]]["dataset"]
+    return {"dataset": dataset, "methods": {name: records[name] for name in names}, "paper": PAPER.get(dataset)}
+
+
+def main(places: list[Path], figures: Path | None = None) -> None:
+    """Write what runs left, or print the tables of folders, or draw a folder's figures."""
     for place in places:
+        if figures is not None:
+            print(*write_figures(together(place), figures), sep="\n")
+            continue
         if place.is_dir():
             print(table(place))
             continue
@@ -147,7 +165,8 @@ def main(places: list[Path]) -> None:
 if __name__ == "__main__":
     if not sys.argv[1:]:
         raise SystemExit(__doc__)
+    places, _, into = " ".join(sys.argv[1:]).partition(" --figures ")
     try:
-        main([Path(place) for place in sys.argv[1:]])
+        main([Path(place) for place in places.split()], Path(into) if into else None)
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None
