@@ -158,7 +158,8 @@ def main(places: list[Path], figures: Path | None = None) -> None:
         folder = ROOT / "results" / (results["dataset"] + ("" if recipe == "shared" else f"-{recipe}"))
         folder.mkdir(parents=True, exist_ok=True)
         for name, record in split(results).items():
-            (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items())
+            (folder / f"{name}.json").write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
             print(folder / f"{name}.json")
 
 
