@@ -133,7 +133,7 @@ def _mean(values: list[float], scale: float) -> str:
 
 
 def together(folder: Path) -> dict[str, Any]:
-    """Return all methods of a folder, in the order of the tables, as the results of one run; it has what figures need."""
+    """Return all methods of a folder, in the order of the tables, as the results of one run: what figures need."""
     records = {file.stem: read_json(file) for file in sorted(folder.glob("*.json"))}
     names = [name for name in all_methods() if name in records]
     if not names:
