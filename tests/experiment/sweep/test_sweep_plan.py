@@ -189,7 +189,7 @@ WRONG = {
     "epochs:": "epochs has no value",
     "devices: 2": "leave out devices and nodes",
     "over: 3": "over must hold lists by option",
-    "over: {colour: [red]}": "unknown option 'colour' under over; it can vary: backbone, ",
+    "over: {colour: [red]}": "unknown option 'colour' under over; it can vary: area, backbone, ",
     "over: {epochs: []}": "over: epochs must be a list of values, and not an empty one",
     "over: {epochs: 3}": "over: epochs must be a list of values",
     "over: {epochs: [1, 1]}": "over: epochs has 1 more than once",
