@@ -12,7 +12,7 @@ import torch
 from faverage.afa.explain import Explanation, check_names, from_shares
 from faverage.afa.means import get_mean
 from faverage.afa.network import AFA
-from faverage.fusion.arrays import Array, folds_of, known_classes, number, softmax, subsample
+from faverage.fusion.arrays import Array, folds_of, number, softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
 from faverage.fusion.fits import SOFT, SOFTENINGS, LinearFit, ScalarFit, Tied
 
@@ -100,12 +100,12 @@ class AFAFuser(Fuser):
         self.fits: dict[str, Fit] = {}
 
     def _fit(self, scores: Array, y: Array, weight: Array) -> None:
-        candidates = Candidates(known_classes(scores, weight), self.structure, tuple(self.means))
+        candidates = Candidates(np.asarray(self._known), self.structure, tuple(self.means))
         x, labels, w = subsample(scores, y, weight, _CHOOSE_SCORES)
         names = candidates.names(len(x))
         self.losses = {}
         if len(names) > 1 and len(x) > 1:
-            dense = _dense(x)
+            dense = self._dense(x)
             every = candidates.fit(names, dense, labels, w)
             losses = _held_out(candidates, every, dense, labels, w, min(self.folds, len(x)))
             total = np.array([losses[name] for name in names])
@@ -119,10 +119,10 @@ class AFAFuser(Fuser):
         else:
             self.weights = {names[0]: 1.0}
         x, labels, w = subsample(scores, y, weight, _FIT_SCORES)
-        self.fits = candidates.fit(list(self.weights), _dense(x), labels, w)
+        self.fits = candidates.fit(list(self.weights), self._dense(x), labels, w)
 
     def _predict(self, scores: Array) -> Array:
-        x = _dense(scores)
+        x = self._dense(scores)
         return np.asarray(sum(share * np.exp(self.fits[name].log_prob(x)) for name, share in self.weights.items()))
 
     def networks(self) -> list[tuple[float, AFA]]:
@@ -163,7 +163,15 @@ class AFAFuser(Fuser):
         """
         self._need_settled("contributions")
         fit = self.fits[max(self.weights, key=self.weights.__getitem__)]
-        return fit.contributions(_dense(scores), first, second) if isinstance(fit, LinearFit) else None
+        return fit.contributions(self._dense(scores), first, second) if isinstance(fit, LinearFit) else None
+
+    def _dense(self, scores: Array) -> Array:
+        """Return scores ``(n, K, N)`` without NaN: a model that is missing for a row says the mean of those present.
+
+        Every class that it never knew, or that nobody present knows, gets 1/N.
+        """
+        scores = self._filled(scores)
+        return np.where(np.isnan(scores), 1 / scores.shape[2], scores)
 
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"losses": self.losses, "weights": self.weights, "fits": {}}
@@ -321,8 +329,3 @@ def _held_out(
             log_prob = fit.log_prob(x[outside])[rows, y[outside]]
             total[name] -= float(weight[outside] @ np.maximum(log_prob, np.log(1e-15)))
     return total
-
-
-def _dense(scores: Array) -> Array:
-    """Return scores without NaN: what a model knows stays as it is, and every class that it does not know gets 1/N."""
-    return np.where(np.isnan(scores), 1 / scores.shape[2], scores).astype(np.float64, copy=False)
