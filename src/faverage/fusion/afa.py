@@ -23,7 +23,7 @@ ARITHMETIC, GEOMETRIC, BOTH = ("arithmetic",), ("geometric",), ("arithmetic", "g
 
 _CHOOSE_SCORES = 1 << 22  # how many scores the choice between candidates looks at, at most,
 _FIT_SCORES = 1 << 24  # and the final fits
-_WORK = 2e7  # rows x features x classes above which different classes are fused with one softening only
+_WORK = 2e7  # rows x features x classes above which so many softened copies are not tried
 _FULL_WEIGHTS = 1 << 22  # full matrices of more weights are not tried: each costs about 360 bytes while fitting
 _SHARPNESS = 0.5  # candidates weigh exp(-_SHARPNESS x summed held-out loss)
 _LEAST = 0.01  # candidates of a smaller weight are dropped
@@ -47,9 +47,11 @@ class AFAFuser(Fuser):
     - per_class and full: the geometric mean, shrunk to the scalar one.
 
     Where models know different classes: arithmetic and both means over padded scores; tied: the geometric mean with
-    weights and a bias that are shared by all classes that the same models know; and full matrices over four softened
-    copies of what each model knows, from strong to weak shrinkage. Full matrices of more than four million weights
-    (K·N² of them) are not tried, unless ``structure`` asks for them.
+    weights and a bias that are shared by all classes that the same models know; and full matrices over two and four
+    softened copies of what each model knows, from strong to weak shrinkage. Full matrices of more than four million
+    weights (K·N² of them) are not tried, unless ``structure`` asks for them.
+
+    A model that is missing for a row says the mean of those present.
 
     Args:
         structure: ``auto``, or one of ``scalar``, ``tied``, ``per_class``, ``full``: then the candidates of this
@@ -205,7 +207,7 @@ class Candidates:
     structure: str
     means: tuple[str, ...]
     n_rows: int  # of the choice: on them depends what is tried
-    last: dict[str, Any] = field(default_factory=dict)  # the latest fits, to other rows, to start from
+    last: dict[Any, Any] = field(default_factory=dict)  # the latest fits, to other rows, to start from
 
     def names(self) -> list[str]:
         """Return the candidates; the first is the one to fall back on where nothing can be held out."""
@@ -219,7 +221,6 @@ class Candidates:
 
     def _usual(self) -> list[str]:
         shared = bool(self.known.all())
-        full = self._shrinkages()[1]
         if self.structure == "scalar":
             return ["both, T"]
         if self.structure == "per_class":
@@ -228,20 +229,23 @@ class Candidates:
         if self.structure == "tied":
             return tied
         if self.structure == "full":
-            return [f"full {full[-1] if shared else full[len(full) // 2]:g}"]
+            usual = 10.0 if shared else 1.0
+            return [name for name, (_, strength) in self._full().items() if strength == usual][-1:]
         scalar = ["mean, shrunk", "mean", "mean, T", "both, T", "geometric, T", "per class"]
-        if int(self.known.sum()) * self.known.shape[1] > _FULL_WEIGHTS:
-            full = ()
         narrow = scalar if shared else ["mean, T", "both, T", *tied]
-        return [*narrow, *(f"full {strength:g}" for strength in full)]
+        large = int(self.known.sum()) * self.known.shape[1] > _FULL_WEIGHTS
+        return narrow if large else [*narrow, *self._full()]
 
-    def _shrinkages(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return the softenings and the strengths of shrinkage of the full structure."""
+    def _full(self) -> dict[str, tuple[tuple[float, ...], float]]:
+        """Return the softenings and the strength of shrinkage of each full structure, by name."""
         if self.known.all():
-            return (SOFT,), (30.0, 10.0)
-        if self.n_rows * int(self.known.sum()) * self.known.shape[1] * len(SOFTENINGS) > _WORK:
-            return (SOFT,), (10.0, 1.0)
-        return SOFTENINGS, (10.0, 3.0, 1.0, 0.3, 0.1)
+            return {f"full {strength:g}": ((SOFT,), strength) for strength in (30.0, 10.0)}
+        found: dict[str, tuple[tuple[float, ...], float]] = {}
+        for copies in ((SOFT, 1.0), SOFTENINGS):
+            if self.n_rows * int(self.known.sum()) * self.known.shape[1] * len(copies) <= _WORK:
+                strengths = (10.0, 3.0, 1.0, 0.3, 0.1)
+                found |= {f"full {strength:g}, {len(copies)} copies": (copies, strength) for strength in strengths}
+        return found or {f"full {strength:g}": ((SOFT,), strength) for strength in (10.0, 1.0)}
 
     def fit(self, names: list[str], weight: Array) -> dict[str, Fit]:
         """Fit candidates to rows of weights ``(n,)``, 0 leaves one out; wider ones are shrunk to the geometric mean."""
@@ -268,7 +272,8 @@ class Candidates:
         if self.known.all() and any(name.startswith(("per class", "full", "geometric")) for name in names):
             self.last["geometric, T"] = fits["geometric, T"] = pool = scalar("geometric, T")
             start = pool.temperature * pool.weights[0]
-        found: Array | None = None  # of the tied or full one before
+        found: Array | None = None  # of the tied one before,
+        before: Array | None = None  # and of the full one
         for name in names:
             if name in scalars and name not in fits:
                 self.last[name] = fits[name] = scalar(name)
@@ -281,11 +286,12 @@ class Candidates:
                     x, y, w, self.known, start, shrink=30.0, warm=self.last.get(name)
                 )
             elif name.startswith("full"):
-                if "full" not in self.last:
-                    self.last["full"] = Full(self.x, self.y, self.known, self._shrinkages()[0])
-                full: Full = self.last["full"]
-                self.last[name] = found = full.fit(weight, start, float(name.split()[1]), self.last.get(name, found))
-                fits[name] = full.linear(found, start)
+                softenings, shrink = self._full()[name]
+                if softenings not in self.last:
+                    self.last[softenings], before = Full(self.x, self.y, self.known, softenings), None
+                full: Full = self.last[softenings]
+                self.last[name] = before = full.fit(weight, start, shrink, self.last.get(name, before))
+                fits[name] = full.linear(before, start)
         return {name: fits[name] for name in names}
 
 

@@ -465,7 +465,8 @@ class Full:
         size, axes = np.linalg.eigh(features @ features.T if wide else features.T @ features)
         size, axes = size[size > _FLAT * size[-1]], axes[:, size > _FLAT * size[-1]]
         self.axes = features.T @ (axes / np.sqrt(size)) if wide else axes  # (features, axes)
-        self.rows = axes * np.sqrt(size) if wide else features @ axes  # (n, axes)
+        rows = axes * np.sqrt(size) if wide else features @ axes
+        self.rows = rows.astype(np.float32)  # (n, axes); half of the bytes, and of the time
         self.size = size / n
 
     def fit(self, weight: Array, start: Array, shrink: float, warm: Array | None = None) -> Array:
@@ -479,7 +480,7 @@ class Full:
         """
         used = weight > 0
         w, y, rows = weight[used], self.y[used], self.rows[used]
-        offset = np.einsum("nkc,k->cn", self.own[used], start)
+        offset = np.einsum("nkc,k->cn", self.own[used], start).astype(np.float32)
         shape = (rows.shape[1], len(offset))
         t = np.zeros(shape) if warm is None else warm
         for steps in (_FEW, 100) if warm is None else (100,):  # the scale is that of where it starts: not far, at first
@@ -488,7 +489,7 @@ class Full:
 
             def objective(u: Array, scale: Array = scale) -> tuple[float, Array]:
                 t = u.reshape(shape) * scale
-                loss, g = cross_entropy(t.T @ rows.T + offset, y, w)
+                loss, g = cross_entropy(t.T.astype(np.float32) @ rows.T + offset, y, w)
                 loss += 0.5 * shrink * float((t**2).sum())
                 return loss / w.sum(), (((g @ rows).T + shrink * t) * scale / w.sum()).ravel()
 
@@ -522,7 +523,7 @@ def cross_entropy(logits: Array, y: Array, weight: Array) -> tuple[float, Array]
     own = gradient[y, rows]
     np.exp(gradient, out=gradient)
     total = gradient.sum(0)
-    gradient *= weight / total
+    gradient *= weight.astype(gradient.dtype, copy=False) / total
     gradient[y, rows] -= weight
     return float(weight @ (np.log(total) - own)), gradient
 
