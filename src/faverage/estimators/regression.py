@@ -1,18 +1,21 @@
-"""AFA for regression: one weight a model and mean, fitted to the squared loss.
+"""AFA for regression: candidates from weights on the simplex to signed ones, averaged by held-out loss.
 
-Predictions v and targets y are brought to z = (v − lo)/(hi − lo) and t = (y − lo)/(hi − lo), so that any sign and scale
-will do. With ω the sample weights (Σ ω = 1), Δ the unit simplex and u its centre, w_1 … w_J ∈ Δ_K and a ∈ Δ_J minimise
+A member's predictions are clipped to the range of the target, with a margin. The candidates are the arithmetic mean
+with weights on the simplex, with a scale and a constant, and with weights of any sign (``linear``), each for several λ;
+and, where other means promise less error, the network of all means, with and without a scale and a constant. With
+predictions and targets brought to z and t in [0, 1], ω the sample weights (Σ ω = 1), Δ the unit simplex and u its
+centre, its w_1 … w_J ∈ Δ_K and a ∈ Δ_J minimise
 
     Σ_i ω_i ( Σ_j a_j f_j⁻¹( w_j · f_j(z_i) ) − t_i )² / L₀  +  λ ( Σ_j KL(u ‖ w_j)/J + KL(u ‖ a) )
 
-where L₀ is the squared loss of the plain mean. λ, and whether the arithmetic mean serves alone or together with the
-others, are chosen by the loss on five held-out folds.
+where L₀ is the squared loss of the plain mean. Each candidate is fitted on all folds but one and judged on that one;
+its share of the prediction is in proportion to MSE^(−n/4), the square root of its likelihood.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,48 +23,104 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from faverage.afa.explain import shares
 from faverage.afa.means import Arithmetic, Mean, get_mean
 from faverage.afa.network import AFA, DEFAULT_MEANS, MeanSpec
+from faverage.estimators.linear import (
+    NO_ERROR,
+    SIMPLEX,
+    Candidate,
+    centre_and_scale,
+    fit_linear,
+    folds_of,
+    simplex_weights,
+)
 from faverage.threads import few_threads
 
 Array = NDArray[Any]
-SHRINKAGES = (1.0, 0.1, 0.01, 1e-3)  # λ, from weights that are drawn to uniform ones to nearly free ones
-_FOLDS = 5
-_ROWS = 2000  # the choice is made on so many rows, at most
+MEANS, MEANS_AFFINE = "means", "means, affine"
+SHRINKAGES = (1.0, 0.1, 0.01, 1e-3)  # λ of the network, from weights that are drawn to uniform ones to nearly free ones
+_SHARPNESS = 0.5  # candidates weigh exp(-_SHARPNESS x summed held-out log-loss), as in classification
+_LEAST = 0.01  # candidates of a smaller share are dropped
+_GAIN = 0.05  # other means must promise so much less error than the arithmetic one to be worth their time
+_ROWS = 2000  # the network is chosen on so many rows, at most
 _STEPS = 60  # Newton steps for each λ, at most
 _TINY = 1e-300
 _TOLERANCE = 1e-9  # of the gradient
 _MARGIN = 0.05  # of the range of the predictions, left free at both ends: the means are steep at 0
+_REACH = 0.5  # the margin of clipping, as a part of the range
+_TAIL = 0.05  # of a member's own predictions, which do not count at either end of its range
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A fitted network with the range that it works on.
+    """Candidates that are in use, and how they make one prediction.
 
     Attributes:
-        network: a scalar AFA from z ``(n, K, 1)`` to ``(n, 1)``.
-        low: lo.
-        span: hi − lo.
-        shrinkage: the λ that was chosen.
+        low: ``(K,)``, the least that counts of each member.
+        high: ``(K,)``, the most.
+        parts: the candidates in use, one of each kind, with their shares.
+        network: a scalar AFA from ``(n, K, 1)`` to ``(n, 1)``, with weights on the simplex: that of all means where it
+            is in use, else the arithmetic mean.
+        zero: the prediction that is 0 to the network.
+        span: how far it is from there to 1.
+        spread: ``(K,)``, standard deviation of the members' predictions.
+        keep_range: whether a prediction is kept within those of the members.
     """
 
+    low: Array
+    high: Array
+    parts: list[tuple[Candidate, float]]
     network: AFA
-    low: float
+    zero: float
     span: float
-    shrinkage: float
+    spread: Array
+    keep_range: bool
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of each kind of candidate, by name."""
+        return {part.kind: share for part, share in self.parts}
+
+    @property
+    def shrinkage(self) -> float:
+        """The λ of the candidate with the largest share."""
+        return max(self.parts, key=lambda pair: pair[1])[0].strength
+
+    def __call__(self, values: Array) -> Array:
+        """Fuse predictions ``(n, K)`` to ``(n,)``."""
+        clipped = np.clip(values, self.low, self.high)
+        fused = np.zeros(len(values))
+        for part, share in self.parts:
+            inputs = self._averages(clipped)[:, None] if _is_network(part) else clipped
+            fused += share * (inputs @ part.weights + part.constant)
+        return np.clip(fused, values.min(1), values.max(1)) if self.keep_range else fused
 
     @torch.no_grad()
-    def __call__(self, values: Array) -> Array:
-        """Fuse predictions ``(n, K)`` to ``(n,)``, which lie between the least and the largest of their row.
-
-        A row that reaches below lo is moved up for the means and back down afterwards.
-        """
-        z = (values - self.low) / self.span
+    def _averages(self, values: Array) -> Array:
+        """Return what the network says to ``(n, K)``; a row that reaches below 0 is moved up for it, then back down."""
+        z = (values - self.zero) / self.span
         below = np.minimum(z.min(1, keepdims=True), 0.0)
         with few_threads(float(values.size)):
             mean = self.network(torch.from_numpy((z - below)[:, :, None])).numpy() + below
-        fused: Array = np.clip(self.low + self.span * mean[:, 0], values.min(1), values.max(1))
-        return fused
+        averages: Array = np.clip(self.zero + self.span * mean[:, 0], values.min(1), values.max(1))
+        return averages
+
+    def importance(self, means: Sequence[Mean]) -> tuple[Array, Array]:
+        """Return the share of each mean ``(J,)`` and of each member ``(K,)`` in the prediction.
+
+        Off the simplex, a member's share is that of its weight, without sign, times the spread of its predictions.
+        """
+        by_mean, by_member = np.zeros(len(means)), np.zeros(len(self.low))
+        for part, share in self.parts:
+            if _is_network(part):
+                mix, trust = (shared.numpy()[0] for shared in shares(self.network))
+            else:
+                mix = np.eye(len(means))[next(j for j, mean in enumerate(means) if isinstance(mean, Arithmetic))]
+                trust = part.weights if part.kind == SIMPLEX else np.abs(part.weights) * self.spread
+                trust = trust / trust.sum() if trust.sum() > 0 else np.full(len(trust), 1 / len(trust))
+            by_mean, by_member = by_mean + share * mix, by_member + share * trust
+        return by_mean, by_member
 
 
 def build_means(means: Sequence[MeanSpec]) -> list[Mean]:
@@ -75,7 +134,12 @@ def build_means(means: Sequence[MeanSpec]) -> list[Mean]:
 
 
 def fit_regression(
-    values: Array, y: Array, weight: Array | None = None, means: Sequence[MeanSpec] = DEFAULT_MEANS
+    values: Array,
+    y: Array,
+    weight: Array | None = None,
+    means: Sequence[MeanSpec] = DEFAULT_MEANS,
+    *,
+    keep_range: bool = False,
 ) -> Fused:
     """Learn to fuse predictions.
 
@@ -85,7 +149,8 @@ def fit_regression(
         values: predictions ``(n, K)``, each made by a model that had not seen the row.
         y: targets ``(n,)``.
         weight: ``(n,)``, non-negative, not all zero.
-        means: the means to choose from.
+        means: the means to choose from; without the arithmetic one, the network of the others is all there is.
+        keep_range: choose among weights on the simplex only, and keep predictions within the range of the members.
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.normal(size=200)
@@ -97,32 +162,91 @@ def fit_regression(
     chosen = build_means(means)
     weight = np.ones(len(y)) if weight is None else weight
     values, y, weight = values[weight > 0], y[weight > 0], weight[weight > 0]
-    low, span = _range_of(values)
-    z, t, weight = _merge((values - low) / span, (y - low) / span, weight)
+    low, high = _bounds(values, y, weight)
+    values, y, weight = _merge(np.clip(values, low, high), y, weight)
+    weight = weight / weight.mean()
+    zero, span = _range_of(values)
     alone = [mean for mean in chosen if isinstance(mean, Arithmetic)][:1]
-    sets: list[list[Mean]] = [[*alone], chosen] if 0 < len(alone) < len(chosen) else [chosen]
+    with few_threads(float(len(y)) * (len(chosen) * (values.shape[1] + 1)) ** 2):
+        found = fit_linear(values, y, weight, keep_range=keep_range) if alone else []
+        simplex = _blend(_in_use(found, len(y), SIMPLEX))[0].weights if alone else None
+        z, t = (values - zero) / span, (y - zero) / span
+        if simplex is None or (len(chosen) > 1 and _Problem(z, t, weight, chosen).promises(simplex, weight)):
+            network, more = _fit_network(z, t, weight, chosen, keep_range)
+            found += [replace(c, constant=zero * (1 - float(c.weights[0])) + span * c.constant) for c in more]
+    parts = _in_use(found, len(y))
+    kinds = dict.fromkeys(part.kind for part, _ in parts)
+    parts = [_blend([(part, share) for part, share in parts if part.kind == kind]) for kind in kinds]
+    if simplex is not None and not any(_is_network(part) for part, _ in parts):
+        network = _Problem(z[:1], t[:1], weight[:1], [*alone]).network(simplex[None], np.ones(1))
+    spread = np.sqrt(np.average((values - np.average(values, 0, weight)) ** 2, 0, weight))
+    return Fused(low, high, parts, network, zero, span, spread, keep_range)
 
-    means_used, shrinkage = sets[0], SHRINKAGES[0]
-    with few_threads(float(len(t)) * (len(chosen) * (z.shape[1] + 1)) ** 2):
-        if len(t) > 1:
-            thin = slice(None, None, -(-len(t) // _ROWS))
-            means_used, shrinkage = _choose(z[thin], t[thin], weight[thin], sets)
-        problem = _Problem(z, t, weight, means_used)
-        w, a = problem.path(weight[None], shrinkage)[-1]
-        return Fused(problem.network(w[0], a[0]), low, span, shrinkage)
+
+def _is_network(part: Candidate) -> bool:
+    return part.kind in (MEANS, MEANS_AFFINE)
 
 
-def _choose(z: Array, t: Array, weight: Array, sets: list[list[Mean]]) -> tuple[list[Mean], float]:
-    """Return the means and the shrinkage of least held-out loss; of equals the simplest."""
-    fold = np.arange(len(t)) % _FOLDS  # the rows are sorted: deal them in turn
-    held_out = np.stack([np.where(fold == k, weight, 0.0) for k in range(min(_FOLDS, len(t)))])
+def _in_use(found: list[Candidate], n: int, kind: str = "") -> list[tuple[Candidate, float]]:
+    """Return the candidates for n rows with their shares, which sum to one; those of one ``kind``, or all."""
+    found = [part for part in found if kind in ("", part.kind)]
+    if n == 1:  # nothing was held out: take the first, the most shrunk one
+        return [(found[0], 1.0)]
+    share = softmax(-_SHARPNESS * n / 2 * np.log([part.loss for part in found]))
+    share = np.where(share < _LEAST, 0.0, share)
+    return [(part, float(s / share.sum())) for part, s in zip(found, share, strict=True) if s > 0]
+
+
+def _blend(parts: list[tuple[Candidate, float]]) -> tuple[Candidate, float]:
+    """Return candidates of one kind as one, with their share together; λ and loss are those of the largest."""
+    total = sum(share for _, share in parts)
+    largest = max(parts, key=lambda pair: pair[1])[0]
+    weights = np.asarray(sum(share * part.weights for part, share in parts)) / total
+    constant = sum(share * part.constant for part, share in parts) / total
+    return Candidate(largest.kind, largest.strength, largest.loss, weights, constant), total
+
+
+def _fit_network(z: Array, t: Array, weight: Array, means: list[Mean], keep_range: bool) -> tuple[AFA, list[Candidate]]:
+    """Fit the network of all means with the λ of least held-out loss; return it, and it as a candidate or two."""
+    kinds = (MEANS,) if keep_range else (MEANS, MEANS_AFFINE)
+    losses = {(kind, SHRINKAGES[0]): 1.0 for kind in kinds[:1]}
+    if len(t) > 1:
+        thin = slice(None, None, -(-len(t) // _ROWS))
+        losses = _held_out_losses(_Problem(z[thin], t[thin], weight[thin], means), weight[thin], kinds)
+    strength = min(losses, key=lambda key: losses[key])[1]
+    problem = _Problem(z, t, weight, means)
+    w, a = problem.path(weight[None], strength)[-1]
+    slope, constant = _line(problem.fused(w, a), t, weight[None])
+    lines = {MEANS: (np.ones(1), 0.0), MEANS_AFFINE: (slope, float(constant[0]))}
+    return problem.network(w[0], a[0]), [
+        Candidate(kind, strength, loss, *lines[kind]) for (kind, s), loss in losses.items() if s == strength
+    ]
+
+
+def _held_out_losses(problem: _Problem, weight: Array, kinds: Sequence[str]) -> dict[tuple[str, float], float]:
+    """Return the mean squared error on held-out rows, as a part of the variance of t, by kind and λ."""
+    fold = folds_of(len(weight))
+    held_out = np.stack([np.where(fold == k, weight, 0.0) for k in range(int(fold.max()) + 1)])
+    total = centre_and_scale(problem.t, weight)[1] ** 2 * weight.sum()
     losses = {}
-    for i, means in enumerate(sets):
-        problem = _Problem(z, t, weight, means)
-        for shrinkage, (w, a) in zip(SHRINKAGES, problem.path(weight - held_out), strict=True):
-            losses[i, shrinkage] = float(problem.loss(w, a, held_out).sum())
-    best, shrinkage = min(losses, key=lambda key: losses[key])
-    return sets[best], shrinkage
+    for strength, (w, a) in zip(SHRINKAGES, problem.path(weight - held_out), strict=True):
+        fused = problem.fused(w, a)
+        for kind in kinds:
+            slope, constant = _line(fused, problem.t, weight - held_out) if kind == MEANS_AFFINE else (1.0, 0.0)
+            error = (fused.T * slope + constant).T - problem.t
+            losses[kind, strength] = max(float((held_out * error**2).sum() / total), NO_ERROR)
+    return losses
+
+
+def _line(fused: Array, t: Array, weight: Array) -> tuple[Array, Array]:
+    """Return slopes and constants ``(B,)`` of the lines from ``fused`` ``(B, n)`` to t, by weights ``(B, n)``."""
+    weight = weight / weight.sum(1, keepdims=True)
+    centre, target = (weight * fused).sum(1), weight @ t
+    off = fused - centre[:, None]
+    variance = (weight * off**2).sum(1)
+    flat = variance <= 1e-12 * (weight * t**2).sum(1)
+    slope = np.where(flat, 1.0, (weight * off) @ t / np.where(flat, 1.0, variance))
+    return slope, target - slope * centre
 
 
 class _Problem:
@@ -168,11 +292,17 @@ class _Problem:
         mixed = [w[:, j] @ x.T for j, x in enumerate(self.values)]
         return [(y, *_inverse(mean, y)) for mean, y in zip(self.means, mixed, strict=True)]
 
-    def loss(self, w: Array, a: Array, weight: Array) -> Array:
-        """Return the weighted sum of squares ``(B,)``."""
-        fused = sum(a[:, j, None] * average[1] for j, average in enumerate(self.averages(w)))
-        total: Array = (weight * (fused - self.t) ** 2).sum(1)
-        return total
+    def fused(self, w: Array, a: Array) -> Array:
+        """Return the fused predictions ``(B, n)`` by w ``(B, J, K)`` and a ``(B, J)``."""
+        return np.asarray(sum(a[:, j, None] * average[1] for j, average in enumerate(self.averages(w))))
+
+    def promises(self, w: Array, weight: Array) -> bool:
+        """Tell whether other means with the weights w ``(K,)`` of the arithmetic one would clearly fit better."""
+        errors = np.stack([average[1][0] - self.t for average in self.averages(np.tile(w, (1, len(self.means), 1)))])
+        products = (errors * weight) @ errors.T
+        alone = min(products[j, j] for j, mean in enumerate(self.means) if isinstance(mean, Arithmetic))
+        mix = simplex_weights(products + 1e-12 * (np.trace(products) + _TINY) * np.eye(len(errors)))
+        return bool(mix @ products @ mix < (1 - _GAIN) * alone)
 
     def expand(self, logs: Array, weight: Array, shrinkage: float) -> tuple[Array, Array, Array]:
         """Return the objective ``(B,)``, its gradient ``(B, P)`` and its Hessian ``(B, P, P)`` in the logarithms."""
@@ -244,6 +374,19 @@ def _inverse(mean: Mean, y: Array) -> tuple[Array, Array, Array]:
         (first,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
         (second,) = torch.autograd.grad(first.sum(), inputs) if first.requires_grad else (torch.zeros_like(first),)
     return outputs.detach().numpy(), first.detach().numpy(), second.numpy()
+
+
+def _bounds(values: Array, y: Array, weight: Array) -> tuple[Array, Array]:
+    """Return the least and the most ``(K,)`` that counts of each member: the range of the target, with a margin.
+
+    A member of another scale is not cut off: all but the ends of its own predictions, with a margin, count as well.
+    """
+    order = np.argsort(values, 0)
+    ordered, reached = np.take_along_axis(values, order, 0), weight[order].cumsum(0)
+    ends = [ordered[(reached >= part * reached[-1]).argmax(0), np.arange(len(order[0]))] for part in (_TAIL, 1 - _TAIL)]
+    own, least, most = _REACH * (ends[1] - ends[0]), float(y.min()), float(y.max())
+    reach = _REACH * (most - least)
+    return np.minimum(ends[0] - own, least - reach), np.maximum(ends[1] + own, most + reach)
 
 
 def _range_of(values: Array) -> tuple[float, float]:
