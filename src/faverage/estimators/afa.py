@@ -166,10 +166,11 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
 class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
     """Several regressors, fused by a learned average of their predictions.
 
-    Candidates are averages on the simplex, of the arithmetic mean or of all means, the same with a scale and a
-    constant, and weights of any sign, all shrunk to the plain mean; each has a share of the prediction by its squared
-    loss on held-out parts of the out-of-fold predictions. What a member says far beyond the range of the target (by
-    more than half of it), and beyond the bulk of its own predictions, is clipped. Fitting is deterministic.
+    Candidates are averages on the simplex, the same with a scale and a constant, and weights of any sign, all shrunk to
+    the plain mean; and the network of all means, where these promise less error. Each has a share of the prediction by
+    its squared loss on held-out parts of the out-of-fold predictions. What a member says outside the range of the
+    target by more than a tenth of it, and far from the bulk of its own predictions, is clipped. Fitting is
+    deterministic.
 
     Args:
         estimators: a list of (name, estimator); ``"drop"`` leaves a member out.
@@ -184,8 +185,8 @@ class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
     Attributes:
         estimators_: the K fitted members.
         named_estimators_: the same by name.
-        shares_: share of each kind of candidate: ``simplex``, ``affine`` and ``signed``, and where other means are in
-            use ``means`` and ``means, affine``.
+        shares_: share of each kind of candidate that is in use: ``simplex``, ``affine`` (with a scale and a constant),
+            ``signed``, ``means`` (the network of all means).
         network_: the ``faverage.AFA`` on the simplex: that of all means where these are in use, else of the arithmetic
             one. It works on predictions scaled to the range of the out-of-fold ones.
         shrinkage_: the strength of the pull to the plain mean in the candidate with the largest share.

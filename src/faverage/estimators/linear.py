@@ -5,7 +5,7 @@ Targets t and predictions z are brought to mean 0 and variance 1 of the target. 
 
     Σ_i ω_i ( c + w · z_i − t_i )²  +  λ σ² | w − 1/K |²
 
-where σ² is the mean squared error of the best member, or of the plain mean where that is smaller:
+where σ² is the mean squared error of the best member, given a scale and a constant of its own:
 
 - simplex: w ≥ 0, Σ w = 1, c = 0: a prediction never leaves the range of the members;
 - affine: w ≥ 0: an average on the simplex, times a scale Σ w, and a constant c;
@@ -35,7 +35,7 @@ class Candidate:
     """One way to fuse, fitted to everything.
 
     Attributes:
-        kind: ``simplex``, ``affine`` or ``signed``; of a network, ``means`` or ``means, affine``.
+        kind: ``simplex``, ``affine`` or ``signed``; ``means`` where it is a network of several means.
         strength: its λ.
         loss: mean squared error on held-out rows, as a part of the variance of the target.
         weights: ``(K,)``; of a network ``(1,)``, its scale.
@@ -77,9 +77,7 @@ def fit_linear(values: Array, y: Array, weight: Array, *, keep_range: bool = Fal
     fold = folds_of(n)
     parts = np.stack([(x[fold == f].T * weight[fold == f]) @ x[fold == f] for f in range(int(fold.max()) + 1)])
     total = parts.sum(0)
-    members = np.r_[np.eye(k), np.full((1, k), 1 / k)]  # and the plain mean
-    errors = _sums_of_squares(total[None], np.c_[members, np.zeros(k + 1)][None])[0] / n
-    unit = max(float(errors.min()), NO_ERROR)
+    unit = max(_least_error(total) / n, NO_ERROR)
     training = total - parts if n > 1 else parts  # one row: nothing to hold out
     every = np.concatenate([total[None], training])
 
@@ -140,6 +138,15 @@ def _centred(products: Array) -> tuple[Array, Array, Array, float]:
     n, sums = products[k, k], products[k]
     gram = products[:k, :k] - np.outer(sums[:k], sums[:k]) / n
     return gram, products[:k, -1] - sums[:k] * sums[-1] / n, sums[:k] / n, float(sums[-1] / n)
+
+
+def _least_error(products: Array) -> float:
+    """Return the least sum of squares of a single member with a scale and a constant."""
+    gram, right, _, target = _centred(products)
+    variances, n = np.diag(gram), products[-2, -2]
+    flat = variances <= 1e-12 * np.diag(products)[: len(gram)]
+    explained = np.where(flat, 0.0, right**2 / np.where(flat, 1.0, variances))
+    return float(products[-1, -1] - n * target**2 - explained.max())
 
 
 def _non_negative(gram: Array, right: Array) -> Array:

@@ -2,7 +2,7 @@
 
 A member's predictions are clipped to the range of the target, with a margin. The candidates are the arithmetic mean
 with weights on the simplex, with a scale and a constant, and with weights of any sign (``linear``), each for several λ;
-and, where other means promise less error, the network of all means, with and without a scale and a constant. With
+and, where other means promise less error, the network of all means, with a scale and a constant where these serve. With
 predictions and targets brought to z and t in [0, 1], ω the sample weights (Σ ω = 1), Δ the unit simplex and u its
 centre, its w_1 … w_J ∈ Δ_K and a ∈ Δ_J minimise
 
@@ -15,7 +15,7 @@ its share of the prediction is in proportion to MSE^(−n/4), the square root of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from faverage.afa.explain import shares
 from faverage.afa.means import Arithmetic, Mean, get_mean
 from faverage.afa.network import AFA, DEFAULT_MEANS, MeanSpec
 from faverage.estimators.linear import (
+    AFFINE,
     NO_ERROR,
     SIMPLEX,
     Candidate,
@@ -38,7 +39,7 @@ from faverage.estimators.linear import (
 from faverage.threads import few_threads
 
 Array = NDArray[Any]
-MEANS, MEANS_AFFINE = "means", "means, affine"
+MEANS = "means"
 SHRINKAGES = (1.0, 0.1, 0.01, 1e-3)  # λ of the network, from weights that are drawn to uniform ones to nearly free ones
 _SHARPNESS = 0.5  # candidates weigh exp(-_SHARPNESS x summed held-out log-loss), as in classification
 _LEAST = 0.01  # candidates of a smaller share are dropped
@@ -48,7 +49,7 @@ _STEPS = 60  # Newton steps for each λ, at most
 _TINY = 1e-300
 _TOLERANCE = 1e-9  # of the gradient
 _MARGIN = 0.05  # of the range of the predictions, left free at both ends: the means are steep at 0
-_REACH = 0.5  # the margin of clipping, as a part of the range
+_REACH = (0.1, 0.5)  # margins of clipping, as parts of the range of the target and of a member's own predictions
 _TAIL = 0.05  # of a member's own predictions, which do not count at either end of its range
 
 
@@ -92,7 +93,7 @@ class Fused:
         clipped = np.clip(values, self.low, self.high)
         fused = np.zeros(len(values))
         for part, share in self.parts:
-            inputs = self._averages(clipped)[:, None] if _is_network(part) else clipped
+            inputs = self._averages(clipped)[:, None] if part.kind == MEANS else clipped
             fused += share * (inputs @ part.weights + part.constant)
         return np.clip(fused, values.min(1), values.max(1)) if self.keep_range else fused
 
@@ -106,6 +107,7 @@ class Fused:
         averages: Array = np.clip(self.zero + self.span * mean[:, 0], values.min(1), values.max(1))
         return averages
 
+    @torch.no_grad()
     def importance(self, means: Sequence[Mean]) -> tuple[Array, Array]:
         """Return the share of each mean ``(J,)`` and of each member ``(K,)`` in the prediction.
 
@@ -113,7 +115,7 @@ class Fused:
         """
         by_mean, by_member = np.zeros(len(means)), np.zeros(len(self.low))
         for part, share in self.parts:
-            if _is_network(part):
+            if part.kind == MEANS:
                 mix, trust = (shared.numpy()[0] for shared in shares(self.network))
             else:
                 mix = np.eye(len(means))[next(j for j, mean in enumerate(means) if isinstance(mean, Arithmetic))]
@@ -167,24 +169,28 @@ def fit_regression(
     weight = weight / weight.mean()
     zero, span = _range_of(values)
     alone = [mean for mean in chosen if isinstance(mean, Arithmetic)][:1]
-    with few_threads(float(len(y)) * (len(chosen) * (values.shape[1] + 1)) ** 2):
-        found = fit_linear(values, y, weight, keep_range=keep_range) if alone else []
-        simplex = _blend(_in_use(found, len(y), SIMPLEX))[0].weights if alone else None
-        z, t = (values - zero) / span, (y - zero) / span
-        if simplex is None or (len(chosen) > 1 and _Problem(z, t, weight, chosen).promises(simplex, weight)):
-            network, more = _fit_network(z, t, weight, chosen, keep_range)
-            found += [replace(c, constant=zero * (1 - float(c.weights[0])) + span * c.constant) for c in more]
-    parts = _in_use(found, len(y))
+    n = len(y)
+    with few_threads(float(n) * (len(chosen) * (values.shape[1] + 1)) ** 2):
+        linear = fit_linear(values, y, weight, keep_range=keep_range)
+        found = linear if alone else []
+        simplex = start = _blend(_in_use(linear, n, SIMPLEX))[0]
+        if n > 1 and not keep_range:  # a scale and a constant that serve the arithmetic mean serve the others, too
+            affine = _blend(_in_use(linear, n, AFFINE))[0]
+            start = affine if affine.loss < simplex.loss and affine.weights.any() else simplex
+        scale = float(start.weights.sum())
+        z, t = (values - zero) / span, ((y - start.constant) / scale - zero) / span
+        network = _network(alone, simplex.weights[None], np.ones(1)) if alone else None
+        more = n > 1 and len(chosen) > 1 and _Problem(z, t, weight, chosen).promises(start.weights / scale, weight)
+        if network is None or more:
+            several, strength, loss = _fit_network(z, t, weight, chosen)
+            found = [*found, Candidate(MEANS, strength, loss, np.array([scale]), start.constant)]
+    parts = _in_use(found, n)
     kinds = dict.fromkeys(part.kind for part, _ in parts)
     parts = [_blend([(part, share) for part, share in parts if part.kind == kind]) for kind in kinds]
-    if simplex is not None and not any(_is_network(part) for part, _ in parts):
-        network = _Problem(z[:1], t[:1], weight[:1], [*alone]).network(simplex[None], np.ones(1))
+    if network is None or MEANS in kinds:
+        network = several
     spread = np.sqrt(np.average((values - np.average(values, 0, weight)) ** 2, 0, weight))
     return Fused(low, high, parts, network, zero, span, spread, keep_range)
-
-
-def _is_network(part: Candidate) -> bool:
-    return part.kind in (MEANS, MEANS_AFFINE)
 
 
 def _in_use(found: list[Candidate], n: int, kind: str = "") -> list[tuple[Candidate, float]]:
@@ -206,47 +212,25 @@ def _blend(parts: list[tuple[Candidate, float]]) -> tuple[Candidate, float]:
     return Candidate(largest.kind, largest.strength, largest.loss, weights, constant), total
 
 
-def _fit_network(z: Array, t: Array, weight: Array, means: list[Mean], keep_range: bool) -> tuple[AFA, list[Candidate]]:
-    """Fit the network of all means with the λ of least held-out loss; return it, and it as a candidate or two."""
-    kinds = (MEANS,) if keep_range else (MEANS, MEANS_AFFINE)
-    losses = {(kind, SHRINKAGES[0]): 1.0 for kind in kinds[:1]}
+def _fit_network(z: Array, t: Array, weight: Array, means: list[Mean]) -> tuple[AFA, float, float]:
+    """Fit the network of all means; return it with its λ, that of least held-out loss, and this loss."""
+    strength, loss = SHRINKAGES[0], 1.0
     if len(t) > 1:
         thin = slice(None, None, -(-len(t) // _ROWS))
-        losses = _held_out_losses(_Problem(z[thin], t[thin], weight[thin], means), weight[thin], kinds)
-    strength = min(losses, key=lambda key: losses[key])[1]
+        strength, loss = _choose(_Problem(z[thin], t[thin], weight[thin], means), weight[thin])
     problem = _Problem(z, t, weight, means)
     w, a = problem.path(weight[None], strength)[-1]
-    slope, constant = _line(problem.fused(w, a), t, weight[None])
-    lines = {MEANS: (np.ones(1), 0.0), MEANS_AFFINE: (slope, float(constant[0]))}
-    return problem.network(w[0], a[0]), [
-        Candidate(kind, strength, loss, *lines[kind]) for (kind, s), loss in losses.items() if s == strength
-    ]
+    return _network(means, w[0], a[0]), strength, loss
 
 
-def _held_out_losses(problem: _Problem, weight: Array, kinds: Sequence[str]) -> dict[tuple[str, float], float]:
-    """Return the mean squared error on held-out rows, as a part of the variance of t, by kind and λ."""
+def _choose(problem: _Problem, weight: Array) -> tuple[float, float]:
+    """Return the λ of least held-out loss, and the loss as a part of the variance of t; of equals the largest λ."""
     fold = folds_of(len(weight))
     held_out = np.stack([np.where(fold == k, weight, 0.0) for k in range(int(fold.max()) + 1)])
-    total = centre_and_scale(problem.t, weight)[1] ** 2 * weight.sum()
-    losses = {}
-    for strength, (w, a) in zip(SHRINKAGES, problem.path(weight - held_out), strict=True):
-        fused = problem.fused(w, a)
-        for kind in kinds:
-            slope, constant = _line(fused, problem.t, weight - held_out) if kind == MEANS_AFFINE else (1.0, 0.0)
-            error = (fused.T * slope + constant).T - problem.t
-            losses[kind, strength] = max(float((held_out * error**2).sum() / total), NO_ERROR)
-    return losses
-
-
-def _line(fused: Array, t: Array, weight: Array) -> tuple[Array, Array]:
-    """Return slopes and constants ``(B,)`` of the lines from ``fused`` ``(B, n)`` to t, by weights ``(B, n)``."""
-    weight = weight / weight.sum(1, keepdims=True)
-    centre, target = (weight * fused).sum(1), weight @ t
-    off = fused - centre[:, None]
-    variance = (weight * off**2).sum(1)
-    flat = variance <= 1e-12 * (weight * t**2).sum(1)
-    slope = np.where(flat, 1.0, (weight * off) @ t / np.where(flat, 1.0, variance))
-    return slope, target - slope * centre
+    paths = zip(SHRINKAGES, problem.path(weight - held_out), strict=True)
+    losses = {strength: float(problem.loss(w, a, held_out).sum()) for strength, (w, a) in paths}
+    best = min(losses, key=lambda strength: losses[strength])
+    return best, max(losses[best] / weight.sum() / centre_and_scale(problem.t, weight)[1] ** 2, NO_ERROR)
 
 
 class _Problem:
@@ -292,9 +276,11 @@ class _Problem:
         mixed = [w[:, j] @ x.T for j, x in enumerate(self.values)]
         return [(y, *_inverse(mean, y)) for mean, y in zip(self.means, mixed, strict=True)]
 
-    def fused(self, w: Array, a: Array) -> Array:
-        """Return the fused predictions ``(B, n)`` by w ``(B, J, K)`` and a ``(B, J)``."""
-        return np.asarray(sum(a[:, j, None] * average[1] for j, average in enumerate(self.averages(w))))
+    def loss(self, w: Array, a: Array, weight: Array) -> Array:
+        """Return the weighted sum of squares ``(B,)``."""
+        fused = sum(a[:, j, None] * average[1] for j, average in enumerate(self.averages(w)))
+        total: Array = (weight * (fused - self.t) ** 2).sum(1)
+        return total
 
     def promises(self, w: Array, weight: Array) -> bool:
         """Tell whether other means with the weights w ``(K,)`` of the arithmetic one would clearly fit better."""
@@ -337,13 +323,14 @@ class _Problem:
         gram = (flat * (2 / self.plain_loss * weight)[:, None]) @ flat.transpose(0, 2, 1)
         return value, gradient, gram + hessian.reshape(gram.shape)
 
-    def network(self, w: Array, a: Array) -> AFA:
-        """Return weights ``(J, K)`` and ``(J,)`` as a network."""
-        network = AFA(w.shape[1], 1, self.means, structure="scalar", output="identity").double()
-        for average, row in zip(network.averages, w, strict=True):
-            average.weights.set_(torch.from_numpy(row[None]))  # type: ignore[operator, call-overload]
-        network.aggregation.set_(torch.from_numpy(a[None]))
-        return network.eval()
+
+def _network(means: Sequence[Mean], w: Array, a: Array) -> AFA:
+    """Return weights ``(J, K)`` and ``(J,)`` as a network."""
+    network = AFA(w.shape[1], 1, means, structure="scalar", output="identity").double()
+    for average, row in zip(network.averages, w, strict=True):
+        average.weights.set_(torch.from_numpy(row[None]))  # type: ignore[operator, call-overload]
+    network.aggregation.set_(torch.from_numpy(a[None]))
+    return network.eval()
 
 
 def _weights(logs: Array) -> tuple[Array, Array]:
@@ -384,8 +371,8 @@ def _bounds(values: Array, y: Array, weight: Array) -> tuple[Array, Array]:
     order = np.argsort(values, 0)
     ordered, reached = np.take_along_axis(values, order, 0), weight[order].cumsum(0)
     ends = [ordered[(reached >= part * reached[-1]).argmax(0), np.arange(len(order[0]))] for part in (_TAIL, 1 - _TAIL)]
-    own, least, most = _REACH * (ends[1] - ends[0]), float(y.min()), float(y.max())
-    reach = _REACH * (most - least)
+    own, least, most = _REACH[1] * (ends[1] - ends[0]), float(y.min()), float(y.max())
+    reach = _REACH[0] * (most - least)
     return np.minimum(ends[0] - own, least - reach), np.maximum(ends[1] + own, most + reach)
 
 
