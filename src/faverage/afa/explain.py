@@ -11,7 +11,7 @@ Both sum to one for each class.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from faverage.afa.means import Mean
 from faverage.afa.network import AFA
 from faverage.afa.weights import Blocks
 
@@ -129,7 +130,7 @@ def explain(network: AFA, models: Sequence[str] | None = None, classes: Sequence
         raise ValueError(f"network must be an AFA, got {type(network).__name__}")
     model_names = check_names("models", models, network.n_models, "model {}")
     class_names = check_names("classes", classes, network.n_outputs, "{}")
-    mean_names = _distinct([m.name for m in network.means], [m.options() for m in network.means])
+    mean_names = names_of(network.means)
     return from_shares(*shares(network), mean_names, model_names, class_names)
 
 
@@ -204,12 +205,11 @@ def check_names(argument: str, given: Sequence[Any] | None, n: int, default: str
     return tuple(str(name) for name in given)
 
 
-def _distinct(names: list[str], options: list[dict[str, Any]]) -> list[str]:
-    """Add the options to names that occur twice, as two power means do."""
-    return [
-        n if names.count(n) == 1 else f"{n}({', '.join(f'{k}={v:g}' for k, v in o.items())})"
-        for n, o in zip(names, options, strict=True)
-    ]
+def names_of(means: Iterable[Mean]) -> list[str]:
+    """Return the names of means, with the options of those that occur twice, as two power means do."""
+    found = [(mean.name, mean.options()) for mean in means]
+    names = [name for name, _ in found]
+    return [n if names.count(n) == 1 else f"{n}({', '.join(f'{k}={v:g}' for k, v in o.items())})" for n, o in found]
 
 
 def _cell(value: Any, digits: int) -> str:

@@ -18,12 +18,13 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from faverage.afa.explain import Explanation, explain
+from faverage.afa.explain import Explanation, from_shares, names_of
 from faverage.afa.network import DEFAULT_MEANS, MeanSpec
 from faverage.estimators.ensemble import (
     Ensemble,
@@ -165,25 +166,35 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
 class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
     """Several regressors, fused by a learned average of their predictions.
 
-    AFA with one weight a member and mean, fitted to the squared loss of out-of-fold predictions; whether the arithmetic
-    mean serves alone, and how far weights are drawn to uniform ones, is chosen by held-out loss. A prediction always
-    lies between the least and the largest prediction of the members for that row. Fitting is deterministic.
+    Candidates are averages on the simplex, the same with a scale and a constant, and weights of any sign, all shrunk to
+    the plain mean; and the network of all means, where these promise less error. Each has a share of the prediction by
+    its squared loss on held-out parts of the out-of-fold predictions. What a member says outside the range of the
+    target by more than a tenth of it, and far from the bulk of its own predictions, is clipped. Fitting is
+    deterministic.
 
     Args:
         estimators: a list of (name, estimator); ``"drop"`` leaves a member out.
-        means: the means to choose from.
+        means: the means to choose from; without the arithmetic one, the network of the others is the only candidate.
+        keep_range: choose among averages on the simplex only. A prediction then always lies between the least and the
+            largest prediction of the members for that row.
         cv: number of folds, a splitter, an iterable of splits, or ``"prefit"``, as for ``AFAClassifier``; None means 5
-            folds. Prefit modules and functions give ``(n,)`` or ``(n, 1)``.
+            folds. Prefit modules and functions give ``(n,)`` or ``(n, m)``.
         n_jobs: fits at a time.
         verbose: how much joblib tells.
 
     Attributes:
         estimators_: the K fitted members.
         named_estimators_: the same by name.
-        network_: the fitted ``faverage.AFA``, which works on predictions scaled to the range of the out-of-fold ones.
-        shrinkage_: the strength of the pull to uniform weights that was chosen.
+        shares_: share of each kind of candidate that is in use: ``simplex``, ``affine`` (with a scale and a constant),
+            ``signed``, ``means`` (the network of all means).
+        network_: the ``faverage.AFA`` on the simplex: that of all means where these are in use, else of the arithmetic
+            one. It works on predictions scaled to the range of the out-of-fold ones.
+        shrinkage_: the strength of the pull to the plain mean in the candidate with the largest share.
         n_features_in_: number of features.
         feature_names_in_: their names, where X has them.
+
+    Where y is ``(n, m)``, each output has weights of its own, and ``shares_``, ``network_`` and ``shrinkage_`` are
+    lists with one entry an output.
     """
 
     def __init__(
@@ -191,31 +202,41 @@ class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
         estimators: Sequence[tuple[str, Any]],
         *,
         means: Sequence[MeanSpec] = DEFAULT_MEANS,
+        keep_range: bool = False,
         cv: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
     ) -> None:
         self.estimators = estimators
         self.means = means
+        self.keep_range = keep_range
         self.cv = cv
         self.n_jobs = n_jobs
         self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
     def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the members, and the weights of their average on out-of-fold predictions.
 
         Args:
             X: examples ``(n, features)`` of any kind that the members take.
-            y: targets ``(n,)``.
+            y: targets ``(n,)``, or ``(n, m)`` for members that take several.
             sample_weight: ``(n,)``, for the members that take weights and for the average.
         """
         live = self._live_members()
         means = build_means(self.means)
         X, weight = self._check_input(X, y, sample_weight)
-        y = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype="numeric", input_name="y")
+        y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
+        if y.ndim == 1 or y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
+        target = y.reshape(len(y), -1).astype(np.float64)  # (n, m)
         if self._prefit:
             rows, models = np.arange(len(y)), [model for _, model in live]
-            values = np.stack([predict_values(name, model, X) for name, model in live], 1)
+            values = np.stack([predict_values(name, model, X, target.shape[1]) for name, model in live], 1)
         else:
             splits = self._splits(X, y, plain_folds)
             folds = self._out_of_fold(fold_values, live, splits, X, y, weight)
@@ -223,23 +244,39 @@ class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
             rows = np.concatenate([test for _, test in splits])
             models = self._refit(live, X, y, weight)
         self._keep(live, models)
-        target = y[rows].astype(np.float64)
-        self._fused = fit_regression(values, target, None if weight is None else weight[rows], means)
-        self.network_, self.shrinkage_ = self._fused.network, self._fused.shrinkage
+        self._one = y.ndim == 1
+        self._fused = [
+            fit_regression(values[:, :, i], column, None if weight is None else weight[rows], means,
+                           keep_range=self.keep_range)
+            for i, column in enumerate(target[rows].T)
+        ]  # fmt: skip
+        self.shares_, self.network_, self.shrinkage_ = (
+            found[0] if self._one else found
+            for found in ([getattr(f, name) for f in self._fused] for name in ("shares", "network", "shrinkage"))
+        )
         return self
 
     def member_scores(self, X: Any) -> Array:
-        """Return the members' predictions ``(n, K, 1)``."""
+        """Return the members' predictions ``(n, K, m)``, as they are: before clipping."""
         self._check_predict(X)
         pairs = zip(self._names, self.estimators_, strict=True)
-        return np.stack([predict_values(name, model, X) for name, model in pairs], 1)[:, :, None]
+        return np.stack([predict_values(name, model, X, len(self._fused)) for name, model in pairs], 1)
 
     def predict(self, X: Any) -> Array:
-        """Return the fused predictions ``(n,)``."""
-        values = self.member_scores(X)[:, :, 0]
-        return self._fused(values)
+        """Return the fused predictions, ``(n,)`` or ``(n, m)`` as y was."""
+        values = self.member_scores(X)
+        fused = np.stack([f(values[:, :, i]) for i, f in enumerate(self._fused)], 1)
+        return fused[:, 0] if self._one else fused
 
     def explain(self) -> Explanation:
-        """Return which mean is used and which member is trusted."""
+        """Return which mean is used and which member is trusted, for each output.
+
+        They are averages over the candidates by their shares. In one with a scale or with signs, a member's share is
+        that of its weight, without sign, times the spread of its predictions.
+        """
         check_is_fitted(self)
-        return explain(self.network_, models=self._names, classes=["value"])
+        means = build_means(self.means)
+        by_mean, by_member = zip(*(f.importance(means) for f in self._fused), strict=True)
+        outputs = ["value"] if self._one else [f"output {i}" for i in range(len(self._fused))]
+        tables = torch.from_numpy(np.stack(by_mean)), torch.from_numpy(np.stack(by_member))
+        return from_shares(*tables, names_of(means), self._names, outputs)

@@ -143,10 +143,13 @@ def fold_scores(
 
 
 def fold_values(name: str, model: Any, train: Array, test: Array, X: Any, y: Array, weight: Array | None) -> Array:
-    """Fit a regressor on the rows ``train`` of ``y`` ``(n,)``; return predictions ``(m,)`` for the m rows ``test``."""
+    """Fit a regressor on rows ``train``; return predictions ``(r, m)`` of the r rows ``test``.
+
+    ``y`` is ``(n,)`` or ``(n, m)``, ``weight`` ``(n,)``.
+    """
     part = None if weight is None else weight[train]
     fit_member(name, model, take(X, train), y[train], part)
-    return predict_values(name, model, take(X, test))
+    return predict_values(name, model, take(X, test), 1 if y.ndim == 1 else y.shape[1])
 
 
 def stratified_folds(y: Array) -> Any:

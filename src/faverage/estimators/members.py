@@ -96,14 +96,15 @@ def read_member(name: str, model: Any, X: Any, labels: Array, codes: Array | Non
     return member, member.convert(outputs)
 
 
-def predict_values(name: str, model: Any, X: Any) -> Array:
-    """Return the predictions ``(n,)`` of a fitted regressor, module or function."""
+def predict_values(name: str, model: Any, X: Any, n_outputs: int = 1) -> Array:
+    """Return the predictions ``(n, m)`` of a fitted regressor, module or function for m outputs."""
     by_call = isinstance(model, nn.Module) or not hasattr(model, "predict")
     values = _call(name, model, "" if by_call else "predict", X)
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.ndim != 1:
-        raise ValueError(f"member '{name}' must give one value a row, got shape {values.shape}")
+    if values.ndim == 1:
+        values = values[:, None]
+    if values.ndim != 2 or values.shape[1] != n_outputs:
+        wanted = "one value" if n_outputs == 1 else f"{n_outputs} values"
+        raise ValueError(f"member '{name}' must give {wanted} a row, got shape {values.shape}")
     if not np.isfinite(values.astype(np.float64)).all():
         raise ValueError(f"member '{name}' gives predictions that are not finite")
     return values.astype(np.float64)
@@ -119,12 +120,13 @@ def weight_argument(model: Any) -> str | None:
 
 
 def fit_member(name: str, model: Any, X: Any, y: Array, weight: Array | None) -> Any:
-    """Fit an estimator to ``y`` ``(n,)``, with weights ``(n,)`` where it takes them, and return it."""
+    """Fit an estimator to ``y`` ``(n,)`` or ``(n, m)``, with weights ``(n,)`` where it takes them, and return it."""
     argument = None if weight is None else weight_argument(model)
     try:
         return model.fit(X, y) if argument is None else model.fit(X, y, **{argument: weight})
     except ValueError as error:
-        raise ValueError(f"member '{name}': {error}") from error
+        hint = "; a member for one target goes into MultiOutputRegressor" if y.ndim == 2 else ""
+        raise ValueError(f"member '{name}': {error}{hint}") from error
 
 
 def check_labels(y: Any) -> Array:

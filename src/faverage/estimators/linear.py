@@ -1,0 +1,157 @@
+"""Weights of the arithmetic mean for regression: on the simplex, with a scale and a constant, or of any sign.
+
+Targets t and predictions z are brought to mean 0 and variance 1 of the target. With ω the sample weights, whose mean is
+1, and 1/K the plain mean, w and c minimise
+
+    Σ_i ω_i ( c + w · z_i − t_i )²  +  λ σ² | w − 1/K |²
+
+where σ² is the mean squared error of the best member, given a scale and a constant of its own:
+
+- simplex: w ≥ 0, Σ w = 1, c = 0: a prediction never leaves the range of the members;
+- affine: w ≥ 0: an average on the simplex, times a scale Σ w, and a constant c;
+- signed: any w and c: members may count against others, and the scale is free. This leaves the simplex.
+
+All of it depends on the rows by sums of products alone, so that folds cost next to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+Array = NDArray[Any]
+SIMPLEX, AFFINE, SIGNED = "simplex", "affine", "signed"
+STRENGTHS = (3125.0, 625.0, 125.0, 25.0, 5.0, 1.0)  # λ
+_FOLDS = 5
+NO_ERROR = 1e-10  # of the variance of the target: smaller errors are all the same
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to fuse, fitted to everything.
+
+    Attributes:
+        kind: ``simplex``, ``affine`` or ``signed``; ``means`` where it is a network of several means.
+        strength: its λ.
+        loss: mean squared error on held-out rows, as a part of the variance of the target.
+        weights: ``(K,)``; of a network ``(1,)``, its scale.
+        constant: c, in the units of the target.
+    """
+
+    kind: str
+    strength: float
+    loss: float
+    weights: Array
+    constant: float = 0.0
+
+
+def folds_of(n: int) -> Array:
+    """Return the fold ``(n,)`` of each row; rows are sorted by target and dealt in turn."""
+    return np.arange(n) % min(_FOLDS, n)
+
+
+def centre_and_scale(y: Array, weight: Array) -> tuple[float, float]:
+    """Return mean and standard deviation of targets ``(n,)``; a deviation that is rounding is called 1."""
+    centre = float(weight @ y / weight.sum())
+    scale = float(np.sqrt(weight @ (y - centre) ** 2 / weight.sum()))
+    size = float(np.abs(y).max())
+    return centre, scale if scale > 1e-12 * size else (size or 1.0)
+
+
+def fit_linear(values: Array, y: Array, weight: Array, *, keep_range: bool = False) -> list[Candidate]:
+    """Fit all kinds for all λ, each judged on held-out folds; of one row there is no loss.
+
+    Args:
+        values: predictions ``(n, K)``.
+        y: targets ``(n,)``, sorted.
+        weight: ``(n,)``, positive, with mean 1.
+        keep_range: fit the simplex only.
+    """
+    n, k = values.shape
+    centre, scale = centre_and_scale(y, weight)
+    x = np.concatenate([(values - centre) / scale, np.ones((n, 1)), (y[:, None] - centre) / scale], 1)
+    fold = folds_of(n)
+    parts = np.stack([(x[fold == f].T * weight[fold == f]) @ x[fold == f] for f in range(int(fold.max()) + 1)])
+    total = parts.sum(0)
+    unit = max(_least_error(total) / n, NO_ERROR)
+    training = total - parts if n > 1 else parts  # one row: nothing to hold out
+    every = np.concatenate([total[None], training])
+
+    kinds = (SIMPLEX,) if keep_range else (SIMPLEX, AFFINE, SIGNED)
+    found = []
+    for kind in kinds:
+        solve = {SIMPLEX: _simplex, AFFINE: _affine, SIGNED: _signed}[kind]
+        for strength in STRENGTHS:
+            solutions = np.stack([solve(products, strength * unit) for products in every])  # (1 + folds, K + 1)
+            loss = _sums_of_squares(parts, solutions[1:, None])[:, 0].sum() / n
+            weights, constant = solutions[0, :k], float(solutions[0, k])
+            constant = 0.0 if kind == SIMPLEX else scale * constant + centre * (1 - float(weights.sum()))
+            found.append(Candidate(kind, strength, max(float(loss), NO_ERROR), weights, constant))
+    return found
+
+
+def simplex_weights(errors: Array) -> Array:
+    """Return the w on the simplex with the least wᵀEw, for positive definite E ``(K, K)``.
+
+    By the conditions of optimality it is a multiple of the u ≥ 0 with the least uᵀEu − 2 Σ u.
+    """
+    weights = _non_negative(errors, np.ones(len(errors)))
+    scaled: Array = weights / weights.sum()
+    return scaled
+
+
+def _sums_of_squares(products: Array, solutions: Array) -> Array:
+    """Return Σ ω (c + w · z − t)² ``(B, C)`` of solutions ``(B, C, K + 1)`` for products ``(B, K + 2, K + 2)``."""
+    errors = np.concatenate([solutions, np.full((*solutions.shape[:-1], 1), -1.0)], -1)
+    sums: Array = np.einsum("bci,bij,bcj->bc", errors, products, errors)
+    return sums
+
+
+def _simplex(products: Array, shrink: float) -> Array:
+    k = len(products) - 2
+    with_target = products[:k, -1]  # on the simplex, the error w · z − t is w · (z − t)
+    errors = products[:k, :k] - with_target - with_target[:, None] + products[-1, -1]
+    return np.append(simplex_weights(errors + shrink * np.eye(k)), 0.0)
+
+
+def _affine(products: Array, shrink: float) -> Array:
+    k = len(products) - 2
+    gram, right, mean, target = _centred(products)
+    weights = _non_negative(gram + shrink * np.eye(k), right + shrink / k)
+    return np.append(weights, target - mean @ weights)
+
+
+def _signed(products: Array, shrink: float) -> Array:
+    k = len(products) - 2
+    gram, right, mean, target = _centred(products)
+    weights = np.linalg.solve(gram + shrink * np.eye(k), right + shrink / k)
+    return np.append(weights, target - mean @ weights)
+
+
+def _centred(products: Array) -> tuple[Array, Array, Array, float]:
+    """Return the products without what a constant takes up, ``(K, K)`` and ``(K,)``; the means of z and of t."""
+    k = len(products) - 2
+    n, sums = products[k, k], products[k]
+    gram = products[:k, :k] - np.outer(sums[:k], sums[:k]) / n
+    return gram, products[:k, -1] - sums[:k] * sums[-1] / n, sums[:k] / n, float(sums[-1] / n)
+
+
+def _least_error(products: Array) -> float:
+    """Return the least sum of squares of a single member with a scale and a constant."""
+    gram, right, _, target = _centred(products)
+    variances, n = np.diag(gram), products[-2, -2]
+    flat = variances <= 1e-12 * np.diag(products)[: len(gram)]
+    explained = np.where(flat, 0.0, right**2 / np.where(flat, 1.0, variances))
+    return float(products[-1, -1] - n * target**2 - explained.max())
+
+
+def _non_negative(gram: Array, right: Array) -> Array:
+    """Return w ≥ 0 ``(K,)`` with the least wᵀGw − 2 wᵀr."""
+    scale = np.sqrt(np.diag(gram))  # a member of another scale would spoil the factor
+    factor = np.linalg.cholesky(gram / np.outer(scale, scale))
+    weights: Array = nnls(factor.T, np.linalg.solve(factor, right / scale))[0] / scale
+    return weights
