@@ -67,7 +67,7 @@ REGRESSION = {
     "regression": "eight members, fused with all training rows",
     "regression, few rows": f"the same, fused with {FEW} rows",
 }
-WORST = {"log-loss": "log-loss", "rmse": "RMSE"}  # what is ranked, lower is better
+LOSS = {"log-loss": "log-loss", "rmse": "RMSE"}  # what is ranked, and its name
 
 # Tables ---------------------------------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ NUMBERS: dict[str, Rule] = {
     "afa": lambda train, y, test: fit_regression(train, y)(test),  # what AFARegressor does
     "mean": lambda train, y, test: test.mean(1),
     "best single": lambda train, y, test: test[:, ((train - y[:, None]) ** 2).mean(0).argmin()],
-    "non-negative least squares": least_squares,
+    "NNLS with a constant": least_squares,
     "ridge stack": lambda train, y, test: RidgeCV(np.logspace(-3, 3, 13)).fit(train, y).predict(test),
     "greedy": greedy,
 }
@@ -351,7 +351,8 @@ def one(
         members = "kept"
     start = time.perf_counter()
     record = place.with_suffix(".json")
-    known: dict[str, Any] = json.loads(record.read_text()) if record.exists() else {}
+    kept: dict[str, Any] = json.loads(record.read_text()) if record.exists() else {}
+    known = {name: kept[name] for name in keys if name in kept}  # not what has gone since
     wanted = [n for n in keys if n in fusers and known.get(n, {}).get("key") != keys[n]]
     with np.load(place) as file:
         scores = dict(file)
@@ -362,7 +363,7 @@ def one(
             for setting, train, y, test in settings_of(scores, seed):
                 for name in wanted:
                     new[name]["settings"][setting] = judge(name, train, y, test, scores["y_test"])
-        known = {name: (known | new)[name] for name in keys if name in known | new}
+        known = {name: (known | new)[name] for name in keys if name in known | new}  # in their order
         with replacing(record) as partial:
             partial.write_text(json.dumps(known))
     fits = f"{time.perf_counter() - start:.1f} s" if wanted else "kept"
@@ -439,19 +440,18 @@ def signed_rank(apart: Array) -> float:
     return float(wilcoxon(apart).pvalue) if np.any(apart != 0) else 1.0
 
 
-def counted(things: list[str], word: str) -> str:
+def counted(number: int, word: str) -> str:
     """Return how many there are, in words."""
-    return f"{len(things)} {word}{'s' if len(things) != 1 else ''}"
+    return f"{number} {word}{'s' if number != 1 else ''}"
 
 
 def markdown(said: dict[str, Any], results: dict[str, Any], half: str, splits: int) -> str:
     """Return all tables as Markdown."""
     times = [s["shape"]["members"] for t in results.values() for s in t]
     fits = [r["fit"] for t in results.values() for s in t for f in s["fusers"].values() for r in f.values()]
-    complete = sorted(results)
     parts = [
-        f"Half `{half}`, {counted(complete, 'table')}, {splits} split(s) each: {', '.join(complete)}. Members took "
-        f"{sum(times) / 60:.1f} minutes of one processor, fits of fusers {sum(fits) / 60:.1f}."
+        f"Half `{half}`, {counted(len(results), 'table')}, {counted(splits, 'split')} each: {', '.join(results)}. "
+        f"Members took {sum(times) / 60:.1f} minutes of one processor, fits of fusers {sum(fits) / 60:.1f}."
     ]
     for setting, entry in said.items():
         what = {**CLASSIFICATION, **REGRESSION}[setting]
@@ -459,19 +459,19 @@ def markdown(said: dict[str, Any], results: dict[str, Any], half: str, splits: i
         title = ["log-loss", "accuracy %", "macro F1 %"] if wide else ["RMSE"]
         parts.append(f"### {setting[0].upper()}{setting[1:]}")
         parts.append(
-            f"{what[0].upper()}{what[1:]}; {counted(entry['tables'], 'table')}. "
-            f"Ranks in {WORST[entry['value']]}; two ranks differ from {entry['critical difference']:.2f} on (Nemenyi)."
+            f"{what[0].upper()}{what[1:]}; {counted(len(entry['tables']), 'table')}. "
+            f"Ranks in {LOSS[entry['value']]}; two ranks differ from {entry['critical difference']:.2f} on (Nemenyi)."
         )
         lines = [f"| fuser | average rank | {' | '.join(title)} | `afa` better / worse | p | p, Holm | fit, s |"]
         lines.append("|---|" + "---:|" * (len(title) + 5))
         for name, row in entry["fusers"].items():
-            values = (
-                [f"{row['log-loss']:.3f}", f"{100 * row['accuracy']:.1f}", f"{100 * row['f1']:.1f}"] if wide else []
-            )
-            values = values or [f"{row['rmse']:.3f}"]
+            values = [f"{row[entry['value']]:.3f}"]
+            if wide:
+                values += [f"{100 * row['accuracy']:.1f}", f"{100 * row['f1']:.1f}"]
             test = ["–"] * 3
             if "p" in row:
-                test = [f"{row['afa better']} / {row['afa worse']}", f"{row['p']:.3f}", f"{row['p, Holm']:.3f}"]
+                chances = [f"{p:.3f}" if p >= 0.0005 else "< 0.001" for p in (row["p"], row["p, Holm"])]
+                test = [f"{row['afa better']} / {row['afa worse']}", *chances]
             cells = [name, f"{row['rank']:.2f}", *values, *test, f"{row['fit']:.3f}"]
             lines.append(f"| {' | '.join(cells)} |")
         parts.append("\n".join(lines))
@@ -517,10 +517,10 @@ def diagram(axis: Any, setting: str, entry: dict[str, Any]) -> None:
     groups = cliques(ranks, critical)
     side = -(-count // 2)
     depth = 0.55 * len(groups) + 0.5
-    margin = 0.3 * (count - 1)
+    margin = 0.02 * (count - 1)
     axis.set(xlim=(1 - margin, count + margin), ylim=(-depth - side, 2.6))
     axis.axis("off")
-    axis.set_title(f"{setting} ({counted(entry['tables'], 'table')})", fontsize=9, loc="left")
+    axis.set_title(f"{setting} ({counted(len(entry['tables']), 'table')})", fontsize=9, loc="left")
     axis.plot([1, count], [0, 0], color="black", lw=0.8)
     for tick in range(1, count + 1):
         axis.plot([tick, tick], [0, 0.25], color="black", lw=0.8)
@@ -614,7 +614,9 @@ def run(options: argparse.Namespace) -> None:
         versions["python"] = platform.python_version()
         whole = {"versions": versions, "half": options.half, "splits": options.splits, "older code": older}
         with replacing(options.json) as partial:
-            partial.write_text(json.dumps({**whole, "summary": said, "tables": rounded(results)}, indent=1) + "\n")
+            top = json.dumps({**whole, "summary": said}, indent=1).removesuffix("\n}")
+            lines = (f"  {json.dumps(name)}: {json.dumps(rounded(splits))}" for name, splits in results.items())
+            partial.write_text(f'{top},\n "tables": {{\n' + ",\n".join(lines) + "\n }\n}\n")  # a line a table
     if options.plot and said:
         draw(said, options.plot)
     if options.markdown:
