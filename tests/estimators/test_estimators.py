@@ -35,7 +35,13 @@ def regressors() -> list:
 
 
 @pytest.mark.slow
-@parametrize_with_checks([AFAClassifier(classifiers()), AFARegressor(regressors())])
+@parametrize_with_checks(
+    [
+        AFAClassifier(classifiers()),
+        AFAClassifier([classifiers()[0], ("stump", DecisionTreeClassifier(max_depth=1))]),  # of several outputs
+        AFARegressor(regressors()),
+    ]
+)
 def test_scikit_learn_check(estimator, check) -> None:
     check(estimator)
 
