@@ -14,7 +14,7 @@ They are used as scikit-learn's ``StackingClassifier`` and ``StackingRegressor``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -26,6 +26,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from faverage.afa.explain import Explanation, explain
 from faverage.afa.network import DEFAULT_MEANS, MeanSpec
+from faverage.estimators.class_weight import weigh_classes
 from faverage.estimators.ensemble import (
     Ensemble,
     check_shared,
@@ -57,6 +58,9 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
             else by the labels that it predicts. ``"drop"`` leaves a member out.
         fuser: name of a fuser (``faverage.fusion.fuser_names()``), or a fuser.
         fuser_options: options of the fuser.
+        class_weight: how much the rows of each class count when the fuser is fitted: ``"balanced"`` (all classes weigh
+            the same together), or a dict from labels to weights, 1 where it has none. It is not passed to members, and
+            has no effect on fusers that do not learn. Probabilities are then those of classes in these proportions.
         cv: number of stratified folds, a splitter, or an iterable of (training rows, test rows); None means 5 folds.
             Rows in no test part are not used by the fuser. ``"prefit"``: members are fitted already and used as they
             are. They may then also be torch modules, which get a tensor of their parameters' type, or functions from X
@@ -82,6 +86,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         *,
         fuser: str | Fuser = "afa",
         fuser_options: dict[str, Any] | None = None,
+        class_weight: str | Mapping[Any, float] | None = None,
         cv: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
@@ -89,6 +94,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         self.estimators = estimators
         self.fuser = fuser
         self.fuser_options = fuser_options
+        self.class_weight = class_weight
         self.cv = cv
         self.n_jobs = n_jobs
         self.verbose = verbose
@@ -130,11 +136,11 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
             self._members = [how(name, model, one)[0] for (name, _), model in zip(live, models, strict=True)]
         self._keep(live, models)
         self._fusers = []
+        weights = weigh_classes(self.class_weight, self._labels, codes[rows], None if weight is None else weight[rows])
         for j, labels in enumerate(self._labels):
             aligned = [align(*zip(*(member[j] for member in fold), strict=True), all_classes=labels) for fold in folds]
             scores = steady(np.concatenate([part.scores for part in aligned]))
-            fitted = get_fuser(fuser).fit(scores, codes[rows, j], None if weight is None else weight[rows])
-            self._fusers.append(fitted)
+            self._fusers.append(get_fuser(fuser).fit(scores, codes[rows, j], weights[j]))
         self.classes_ = self._labels if self._several else self._labels[0]
         self.fuser_ = self._fusers if self._several else self._fusers[0]
         return self
