@@ -35,7 +35,9 @@ from faverage.estimators.ensemble import (
     stratified_folds,
     take,
 )
+from faverage.estimators.held_out import HeldOut, rows_to_keep
 from faverage.estimators.members import positions, predict_values, steady, union
+from faverage.estimators.offsets import Metric, log_scores, metric_of, tune
 from faverage.estimators.outputs import as_table, fold_outputs, read_joint, read_targets
 from faverage.estimators.regression import build_means, fit_regression
 from faverage.fusion import FUSERS, Fuser, get_fuser
@@ -61,6 +63,11 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         class_weight: how much the rows of each class count when the fuser is fitted: ``"balanced"`` (all classes weigh
             the same together), or a dict from labels to weights, 1 where it has none. It is not passed to members, and
             has no effect on fusers that do not learn. Probabilities are then those of classes in these proportions.
+        metric: what ``predict`` is to serve: the name of a scorer of predicted labels, such as ``"f1_macro"`` or
+            ``"balanced_accuracy"``, or a function of labels and predicted labels to a number, the larger the better.
+            Offsets of the classes' log-probabilities are chosen by it on held-out rows; ``predict_proba`` stays as it
+            is. Sample weights count for scorers. A metric of probabilities is refused: the fuser minimises the log-loss
+            already.
         cv: number of stratified folds, a splitter, or an iterable of (training rows, test rows); None means 5 folds.
             Rows in no test part are not used by the fuser. ``"prefit"``: members are fitted already and used as they
             are. They may then also be torch modules, which get a tensor of their parameters' type, or functions from X
@@ -76,6 +83,8 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         estimators_: the K fitted members.
         named_estimators_: the same by name.
         fuser_: the fitted fuser; a list, one a column, where y has several.
+        offsets_: ``(N,)``, what ``predict`` adds to log-probabilities for the sake of ``metric``, or None; a list, one
+            array a column, where y has several.
         n_features_in_: number of features.
         feature_names_in_: their names, where X has them.
     """
@@ -87,6 +96,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         fuser: str | Fuser = "afa",
         fuser_options: dict[str, Any] | None = None,
         class_weight: str | Mapping[Any, float] | None = None,
+        metric: Metric | None = None,
         cv: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
@@ -95,6 +105,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         self.fuser = fuser
         self.fuser_options = fuser_options
         self.class_weight = class_weight
+        self.metric = metric
         self.cv = cv
         self.n_jobs = n_jobs
         self.verbose = verbose
@@ -110,6 +121,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         """
         live = self._live_members()
         fuser = get_fuser(self.fuser, **(self.fuser_options or {}))
+        metric = None if self.metric is None else metric_of(self.metric)
         X, weight = self._check_input(X, y, sample_weight)
         targets = read_targets(y)
         self._several, self._indicator = targets.several, targets.indicator
@@ -135,12 +147,28 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
             how = partial(read_joint, labels=targets.known(), several=targets.several, names=targets.names)
             self._members = [how(name, model, one)[0] for (name, _), model in zip(live, models, strict=True)]
         self._keep(live, models)
-        self._fusers = []
-        weights = weigh_classes(self.class_weight, self._labels, codes[rows], None if weight is None else weight[rows])
+        codes, weight = codes[rows], None if weight is None else weight[rows]
+        weights = weigh_classes(self.class_weight, self._labels, codes, weight)
+        own = np.ones(len(codes)) if weight is None else weight
+        keep = rows_to_keep(own, len(live) * sum(map(len, self._labels)))
+        self._fusers, sample = [], []
         for j, labels in enumerate(self._labels):
             aligned = [align(*zip(*(member[j] for member in fold), strict=True), all_classes=labels) for fold in folds]
             scores = steady(np.concatenate([part.scores for part in aligned]))
-            self._fusers.append(get_fuser(fuser).fit(scores, codes[rows, j], weights[j]))
+            self._fusers.append(get_fuser(fuser).fit(scores, codes[:, j], weights[j]))
+            sample.append(scores[keep])
+        kept = [None if w is None else w[keep] for w in weights]
+        self._held_out = HeldOut(self._fusers, sample, codes[keep], kept, own[keep])
+        offsets = None
+        if metric is not None:
+            truth, given = self._name(list(codes[keep].T)), None if weight is None else own[keep]
+
+            def measure(found: list[Array], part: Array) -> float:
+                return metric(truth[part], self._name(found), None if given is None else given[part])
+
+            offsets = tune(self._held_out.fused, measure)
+        self._offsets = offsets
+        self.offsets_ = offsets if offsets is None or self._several else offsets[0]
         self.classes_ = self._labels if self._several else self._labels[0]
         self.fuser_ = self._fusers if self._several else self._fusers[0]
         return self
@@ -165,8 +193,11 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         return fused if self._several else fused[0]
 
     def predict(self, X: Any) -> Array:
-        """Return the most probable label ``(n,)`` of each row, or of each row and column of y ``(n, m)``."""
-        return self._name([p.argmax(1) for p in self._fused(X)])
+        """Return the most probable label ``(n,)`` of each row, or of each row and column of y ``(n, m)``.
+
+        With a ``metric``, the label that serves it: that of the largest log-probability with its offset.
+        """
+        return self._name(self._choose(self._fused(X)))
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy for ``y`` ``(n,)``; of several columns ``(n, m)`` all must be right in a row."""
@@ -206,6 +237,12 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         """Return the probabilities ``(n, N_j)`` of each output."""
         scores = self._member_scores(X)
         return [fuser.predict_proba(s) for fuser, s in zip(self._fusers, scores, strict=True)]
+
+    def _choose(self, fused: list[Array]) -> list[Array]:
+        """Return the positions ``(n,)`` of the labels to predict, from probabilities ``(n, N_j)`` of each output."""
+        if self._offsets is None:
+            return [p.argmax(1) for p in fused]
+        return [(log_scores(p) + b).argmax(1) for p, b in zip(fused, self._offsets, strict=True)]
 
     def _name(self, codes: list[Array]) -> Array:
         """Return the labels ``(n,)`` or ``(n, m)`` at positions ``(n,)`` for each output."""
