@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -26,7 +27,9 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from faverage.afa.explain import Explanation, explain
 from faverage.afa.network import DEFAULT_MEANS, MeanSpec
+from faverage.errors import UserError
 from faverage.estimators.class_weight import weigh_classes
+from faverage.estimators.conformal import sets_of, threshold
 from faverage.estimators.ensemble import (
     Ensemble,
     check_shared,
@@ -198,6 +201,29 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         With a ``metric``, the label that serves it: that of the largest log-probability with its offset.
         """
         return self._name(self._choose(self._fused(X)))
+
+    def predict_set(self, X: Any, coverage: float = 0.9) -> Array | list[Array]:
+        """Return which labels may be the true one, ``(n, N)`` booleans; one array for each column where y has several.
+
+        The sets hold the true label of about this share of new rows (of each column), if those are exchangeable with
+        the rows that the fuser learned from: drawn alike, in any order, without drift. It is a share over all rows, not
+        of each class or kind of row. Sets come from held-out fused probabilities (split conformal prediction, with the
+        correction for few rows); since the members and the fuser that answer have seen all rows, and those that were
+        held out four fifths or so, the share is not exact. The predicted label is in its set, which is never empty.
+        Sets are larger where the models are in doubt.
+
+        Args:
+            X: examples ``(n, features)``.
+            coverage: the share of rows whose set is to hold the true label, between 0 and 1.
+        """
+        if isinstance(coverage, bool) or not isinstance(coverage, Real) or not 0 < coverage < 1:
+            raise UserError(
+                f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}", what="coverage"
+            )
+        fused, held = self._fused(X), self._held_out
+        pairs = zip(fused, self._choose(fused), held.fused, held.codes.T, strict=True)
+        sets = [sets_of(p, best, threshold(h, y, held.weight, float(coverage))) for p, best, h, y in pairs]
+        return sets if self._several else sets[0]
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy for ``y`` ``(n,)``; of several columns ``(n, m)`` all must be right in a row."""
