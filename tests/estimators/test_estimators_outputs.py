@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_iris, make_multilabel_classification
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.metrics import log_loss
+from sklearn.model_selection import cross_val_predict
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.naive_bayes import GaussianNB
@@ -53,7 +54,7 @@ class TestMultiLabel:
         fused, *alone = (np.mean([log_loss(Y_test[:, j], q[:, j]) for j in range(4)]) for q in everyone)
         assert fused < min(alone)
         assert model.score(X_test, Y_test) == (model.predict(X_test) == Y_test).all(1).mean() > 0.3
-        assert len(model.explain()) == len(model.fuser_) == len(model.classes_) == 4
+        assert len(model.explain()) == len(model.fuser_) == 4 and model.classes_.tolist() == [0, 1, 2, 3]
         assert "knn" in model.explain()[3].to_markdown()
 
     @pytest.mark.parametrize(
@@ -98,6 +99,13 @@ class TestMultiLabel:
             np.testing.assert_array_equal(
                 AFAClassifier(members(), fuser="log-pool").fit(X, y).predict_proba(X_test), expected
             )
+
+    def test_cross_validation_and_an_ensemble_inside(self, labels) -> None:
+        X, _, Y, _ = labels
+        inner = AFAClassifier(members(), fuser="log-pool", cv=2)
+        assert cross_val_predict(inner, X, Y, method="predict_proba", cv=2).shape == Y.shape
+        outer = AFAClassifier([("inner", inner)], fuser="arithmetic", cv=2).fit(X, Y)
+        np.testing.assert_allclose(outer.predict_proba(X), outer.estimators_[0].predict_proba(X))
 
     def test_a_label_that_no_row_has(self, labels) -> None:
         X, X_test, Y, _ = labels
@@ -159,6 +167,7 @@ class Wrong(ClassifierMixin, BaseEstimator):
         ([["a"], ["a", "b"]] * 10, "MultiLabelBinarizer"),
         ([{"a", "b"}, {"a", "c"}] * 10, "MultiLabelBinarizer"),
         (pd.Series([["a"], ["a", "b"]] * 10), "MultiLabelBinarizer"),
+        ([[]] * 20, "y has no column"),
         (np.random.default_rng(0).random((20, 3)), "Unknown label type"),
         ([["a", None], ["b", "c"]] * 10, "NaN or None"),
         ([["a", "c"], ["b", "c"]] * 10, "column 1 of y has one class only"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import RepeatedKFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.tree import DecisionTreeClassifier
 
@@ -65,6 +66,12 @@ def test_weights_are_repetitions_and_few_rows_give_all_labels() -> None:
     assert threshold(p, y, np.full(3, 20.0), 0.6) >= repeated == pytest.approx(0.2)
     assert sets_of(p, p.argmax(1), threshold(p, y, np.ones(3), 0.9)).all()
     assert sets_of(p, p.argmax(1), -1.0).sum(1).tolist() == [1, 1, 1]
+
+
+def test_rows_that_several_folds_test_count_once(iris) -> None:
+    splits = list(RepeatedKFold(n_splits=3, n_repeats=4, random_state=0).split(iris[0]))
+    model = AFAClassifier(classifiers(), fuser="arithmetic", cv=splits).fit(iris[0], iris[2])
+    assert model.predict_set(iris[1], 0.995).all()  # 75 rows are too few to leave any label out; 300 would do
 
 
 def test_several_columns_a_metric_and_a_file(names) -> None:

@@ -14,7 +14,7 @@ They are used as scikit-learn's ``StackingClassifier`` and ``StackingRegressor``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Real
 from typing import Any, Self
@@ -83,7 +83,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
 
     Attributes:
         classes_: the N labels: those of y and those that prefit members know. A list, one array a column, where y has
-            several.
+            several; the numbers 0 … m-1 of the columns where y is a matrix of zeros and ones.
         estimators_: the K fitted members.
         named_estimators_: the same by name.
         fuser_: the fitted fuser; a list, one a column, where y has several.
@@ -153,27 +153,19 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         self._keep(live, models)
         codes, weight = codes[rows], None if weight is None else weight[rows]
         weights = weigh_classes(self.class_weight, self._labels, codes, weight)
-        own = np.ones(len(codes)) if weight is None else weight
-        keep = rows_to_keep(own, len(live) * sum(map(len, self._labels)))
+        keep = rows_to_keep(rows, weight, len(live) * sum(map(len, self._labels)))
         self._fusers, sample = [], []
         for j, labels in enumerate(self._labels):
             aligned = [align(*zip(*(member[j] for member in fold), strict=True), all_classes=labels) for fold in folds]
             scores = steady(np.concatenate([part.scores for part in aligned]))
             self._fusers.append(get_fuser(fuser).fit(scores, codes[:, j], weights[j]))
-            sample.append(scores[keep])
+            sample.append(scores[keep].astype(np.float32))
         kept = [None if w is None else w[keep] for w in weights]
-        self._held_out = HeldOut(self._fusers, sample, codes[keep], kept, own[keep])
-        offsets = None
-        if metric is not None:
-            truth, given = self._name(list(codes[keep].T)), None if weight is None else own[keep]
-
-            def measure(found: list[Array], part: Array) -> float:
-                return metric(truth[part], self._name(found), None if given is None else given[part])
-
-            offsets = tune(self._held_out.fused, measure)
-        self._offsets = offsets
-        self.offsets_ = offsets if offsets is None or self._several else offsets[0]
-        self.classes_ = self._labels if self._several else self._labels[0]
+        self._held_out = HeldOut(self._fusers, sample, codes[keep], kept, None if weight is None else weight[keep])
+        self._offsets = None if metric is None else self._tune(metric)
+        self.offsets_ = self._offsets[0] if self._offsets and not self._several else self._offsets
+        many = np.arange(len(self._labels)) if self._indicator else self._labels  # as scikit-learn's own classifiers do
+        self.classes_ = many if self._several else self._labels[0]
         self.fuser_ = self._fusers if self._several else self._fusers[0]
         return self
 
@@ -251,6 +243,16 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
             tags.target_tags.multi_output = all(tag.target_tags.multi_output for tag in able)
             tags.classifier_tags.multi_label = all(tag.classifier_tags.multi_label for tag in able)
         return tags
+
+    def _tune(self, metric: Callable[[Array, Array, Array | None], float]) -> list[Array]:
+        """Return the offsets ``(N_j,)`` of each output that serve the metric on held-out rows."""
+        held = self._held_out
+        truth = self._name(list(held.codes.T))
+
+        def measure(found: list[Array], rows: Array) -> float:
+            return metric(truth[rows], self._name(found), None if held.weight is None else held.weight[rows])
+
+        return tune(held.fused, measure)
 
     def _member_scores(self, X: Any) -> list[Array]:
         self._check_predict(X)

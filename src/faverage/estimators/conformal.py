@@ -15,20 +15,21 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
-def threshold(held_out: Array, y: Array, weight: Array, coverage: float) -> float:
+def threshold(held_out: Array, y: Array, weight: Array | None, coverage: float) -> float:
     """Return the largest 1 − p of a label that is in the set; infinity where there are too few rows to leave any out.
 
     Args:
         held_out: probabilities ``(r, N)``.
         y: positions of the true labels ``(r,)``.
-        weight: positive, ``(r,)``; a new row counts as one of mean weight.
+        weight: positive, ``(r,)``, or None; a new row counts as one of mean weight.
         coverage: between 0 and 1.
 
     >>> p = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
-    >>> y, ones = np.array([0, 0, 1]), np.ones(3)
-    >>> [round(threshold(p, y, ones, coverage), 6) for coverage in (0.5, 0.75, 0.9)]
+    >>> y = np.array([0, 0, 1])
+    >>> [round(threshold(p, y, None, coverage), 6) for coverage in (0.5, 0.75, 0.9)]
     [0.2, 0.7, inf]
     """
+    weight = np.ones(len(y)) if weight is None else weight
     scores = 1 - held_out[np.arange(len(y)), y]
     order = np.argsort(scores)
     below = np.cumsum(weight[order])

@@ -26,14 +26,14 @@ class HeldOut:
         scores: out-of-fold scores of the members, for each output ``(r, K, N_j)``.
         codes: positions of the labels ``(r, m)``.
         weights: of the rows in fitting, for each output ``(r,)``, or None.
-        weight: the rows' own weights ``(r,)``.
+        weight: the rows' own weights ``(r,)``, or None.
     """
 
     fusers: list[Fuser]
     scores: list[Array]
     codes: Array
     weights: list[Array | None]
-    weight: Array
+    weight: Array | None
 
     @cached_property
     def fused(self) -> list[Array]:
@@ -52,8 +52,14 @@ def _held_out(fuser: Fuser, scores: Array, y: Array, weight: Array | None) -> Ar
     return fused
 
 
-def rows_to_keep(weight: Array, width: int) -> Array:
-    """Return the rows ``(r,)`` that are kept of those with non-zero weight ``(n,)``, each with ``width`` scores."""
-    counting = np.flatnonzero(weight > 0)
-    most = min(_ROWS, max(1, _SCORES // width))
-    return np.random.default_rng(0).permutation(counting)[:most]
+def rows_to_keep(rows: Array, weight: Array | None, width: int) -> Array:
+    """Return which of the out-of-fold scores are kept, ``(r,)``, in random order.
+
+    Args:
+        rows: the row ``(n,)`` that each is of; one that several folds tested is kept once.
+        weight: ``(n,)``; those of weight 0 are not kept.
+        width: how many scores there are of each.
+    """
+    first = np.unique(rows, return_index=True)[1]
+    counting = first if weight is None else first[weight[first] > 0]
+    return np.random.default_rng(0).permutation(counting)[: min(_ROWS, max(1, _SCORES // width))]

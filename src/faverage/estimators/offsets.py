@@ -23,7 +23,7 @@ from faverage.errors import UserError
 
 Array = NDArray[Any]
 Metric = str | Callable[[Array, Array], float]
-_CANDIDATES = 30  # values that are tried for an offset
+_CANDIDATES, _EVALUATIONS = 30, 1000  # values that are tried for an offset, and for all offsets together
 _SMOOTH = 3  # neighbours on each side over which the metric is averaged: a narrow peak is luck
 _SWEEPS = 2
 _LEAST = 1e-12  # log-probabilities count smaller ones as this
@@ -70,6 +70,7 @@ def find_offsets(probabilities: list[Array], measure: Callable[[list[Array]], fl
     offsets = [np.zeros(p.shape[1]) for p in probabilities]
     codes = [p.argmax(1) for p in logs]
     best = measure(codes)
+    most = min(_CANDIDATES, max(8, _EVALUATIONS // sum(map(len, offsets))))
     for _ in range(_SWEEPS):
         before = best
         for j, p in enumerate(logs):
@@ -77,7 +78,7 @@ def find_offsets(probabilities: list[Array], measure: Callable[[list[Array]], fl
                 others = p + offsets[j]
                 others[:, c] = -np.inf
                 rival, need = others.argmax(1), others.max(1) - p[:, c]  # c is predicted where its offset exceeds need
-                tried = np.sort(np.append(_between(need), offsets[j][c]))
+                tried = np.sort(np.append(_between(need, most), offsets[j][c]))
                 choices = [np.where(value > need, c, rival) for value in tried]
                 values = _smooth(np.array([measure([*codes[:j], choice, *codes[j + 1 :]]) for choice in choices]))
                 here = int(np.searchsorted(tried, offsets[j][c]))
@@ -142,11 +143,11 @@ class _Said(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     decision_function = predict_proba
 
 
-def _between(need: Array) -> Array:
-    """Return values ``(t,)`` between the needed offsets ``(n,)``, and one beyond each end."""
+def _between(need: Array, most: int) -> Array:
+    """Return values ``(t,)``, at most ``most``, between the needed offsets ``(n,)``, and one beyond each end."""
     found = np.unique(need)
     middles = np.concatenate([found[:1] - 1, (found[1:] + found[:-1]) / 2, found[-1:] + 1])
-    picked: Array = middles[np.unique(np.linspace(0, len(middles) - 1, _CANDIDATES).round().astype(int))]
+    picked: Array = middles[np.unique(np.linspace(0, len(middles) - 1, most).round().astype(int))]
     return picked
 
 

@@ -90,6 +90,8 @@ def read_targets(y: Any) -> Targets:
         given = check_labels(y)
         labels, codes, mixed = encode(given)
         return Targets(codes if mixed else given, [labels], codes[:, None], False, False, mixed)
+    if y.shape[1] == 0:
+        raise UserError("y has no column; give labels (n,), or a matrix (n, m)", what="y")
     columns = [check_labels(column) for column in y.T]
     encoded = [encode(column) for column in columns]
     codes = np.stack([codes for _, codes, _ in encoded], 1)
