@@ -7,6 +7,7 @@ import pytest
 
 from faverage.fusion import Fuser, get_fuser, load_fuser
 from faverage.fusion.arrays import fill_gaps
+from faverage.fusion.base import unpack_fuser
 from helpers_fusers import Array, log_loss, make_data
 
 FILLING = ["afa", "log-pool", "logistic", "greedy"]
@@ -77,3 +78,17 @@ def test_a_fifth_missing_costs_little(name: str, train: float) -> None:
     whole = log_loss(get_fuser(name).fit(*alike(600, 0)).predict_proba(test), truth)
     fuser: Fuser = get_fuser(name).fit(*alike(600, 0, train))
     assert log_loss(fuser.predict_proba(gappy), truth) < whole + 0.01
+
+
+def test_files_of_older_versions_do_not_say_what_was_known() -> None:
+    """They fuse as they did; a file that says something else than yes or no of each class is refused."""
+    config, tensors = get_fuser("afa").fit(*make_data(60)).pack()
+    test, _ = make_data(20, seed=1)
+    test[3, 0] = nan
+    known = tensors.pop("known")
+    uniform = np.where(np.isnan(test), 0.25, test)
+    older = unpack_fuser(config, tensors)
+    np.testing.assert_array_equal(older.predict_proba(test), older.predict_proba(uniform))
+    for broken in (known[:, 1:], known.double()):
+        with pytest.raises(ValueError, match="'known' must say"):
+            unpack_fuser(config, {**tensors, "known": broken})

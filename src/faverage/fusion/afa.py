@@ -44,6 +44,7 @@ class AFAFuser(Fuser):
 
     - scalar: the arithmetic mean (weights free, or shrunk to equal ones; or with a temperature), the geometric mean
       with a temperature (a log-opinion pool), both means with a temperature;
+    - tied: the same pool, of scores that are softened less;
     - per_class and full: the geometric mean, shrunk to the scalar one.
 
     Where models know different classes: arithmetic and both means over padded scores; tied: the geometric mean with
@@ -231,7 +232,7 @@ class Candidates:
         if self.structure == "full":
             usual = 10.0 if shared else 1.0
             return [name for name, (_, strength) in self._full().items() if strength == usual][-1:]
-        scalar = ["mean, shrunk", "mean", "mean, T", "both, T", "geometric, T", "per class"]
+        scalar = ["mean, shrunk", "mean", "mean, T", "both, T", "geometric, T", "per class", "tied 0.001"]
         narrow = scalar if shared else ["mean, T", "both, T", *tied]
         large = int(self.known.sum()) * self.known.shape[1] > _FULL_WEIGHTS
         return narrow if large else [*narrow, *self._full()]
