@@ -10,7 +10,7 @@ SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 .PHONY: run demo test lint types quick tests floors test-browser fuzz bench bench-fusion bench-fusion-wide bench-serve venv clean help
 
 help:          ## list the commands
-	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 venv: $(STAMP) ## the virtual environment with everything installed
 

@@ -149,7 +149,8 @@ def load(entry: Entry, manifest: dict[str, Any], folder: Path) -> tuple[Array, A
     x = np.concatenate([encoded(column) for column in columns.values()], 1)[kept]
     if entry["kind"] == "regression":
         numbers = numbers_of(target)
-        assert numbers is not None, f"the target of {entry['name']} is not a number"
+        if numbers is None:
+            raise DataError(f"{entry['file']}: the target '{entry['target']}' has words, expected numbers")
         return x, numbers[kept]
     labels = np.array(target)[kept]
     classes, counts = np.unique(labels, return_counts=True)
