@@ -86,7 +86,7 @@ def fit_linear(values: Array, y: Array, weight: Array, *, keep_range: bool = Fal
     found = []
     for kind in (SIMPLEX,) if keep_range else (SIMPLEX, AFFINE, SIGNED):
         for strength in STRENGTHS:
-            solutions = np.stack([_solve(kind, products, strength * unit, offset) for products in every])
+            solutions = _solve(kind, every, strength * unit, offset)
             loss = float(_sums_of_squares(parts, solutions[1:]).sum()) / n
             weights = solutions[0, :k]
             constant = scale * (solutions[0, k] - weights @ offset) + centre * (1 - weights.sum())
@@ -96,12 +96,12 @@ def fit_linear(values: Array, y: Array, weight: Array, *, keep_range: bool = Fal
 
 
 def simplex_weights(errors: Array) -> Array:
-    """Return the w on the simplex with the least wᵀEw, for positive definite E ``(K, K)``.
+    """Return the w ``(B, K)`` on the simplex with the least wᵀEw, for positive definite E ``(B, K, K)``.
 
     By the conditions of optimality it is a multiple of the u ≥ 0 with the least uᵀEu − 2 Σ u.
     """
-    weights = _minimise(errors, np.ones(len(errors)))
-    scaled: Array = weights / weights.sum()
+    weights = _minimise(errors, np.ones(errors.shape[:2]))
+    scaled: Array = weights / weights.sum(1, keepdims=True)
     return scaled
 
 
@@ -113,29 +113,28 @@ def _sums_of_squares(products: Array, solutions: Array) -> Array:
 
 
 def _solve(kind: str, products: Array, shrink: float, offset: Array) -> Array:
-    """Return w and c ``(K + 1,)`` for the products ``(K + 2, K + 2)`` of z without its offset ``(K,)``, 1 and t."""
+    """Return w and c ``(B, K + 1)`` for products ``(B, K + 2, K + 2)`` of z without its offset ``(K,)``, 1 and t."""
     k = len(offset)
     if kind == SIMPLEX:  # there the error w · z − t is w · (z − t)
         errors = np.concatenate([np.eye(k), offset[:, None], np.full((k, 1), -1.0)], 1)
         weights = simplex_weights(errors @ products @ errors.T + shrink * np.eye(k))
-        return np.append(weights, weights @ offset)
+        return np.column_stack([weights, weights @ offset])
     gram, right, mean, target = _centred(products)
-    gram, right = gram + shrink * np.eye(k), right + shrink / k
-    weights = _minimise(gram, right, non_negative=kind == AFFINE)
-    return np.append(weights, target - mean @ weights)
+    weights = _minimise(gram + shrink * np.eye(k), right + shrink / k, non_negative=kind == AFFINE)
+    return np.column_stack([weights, target - (mean * weights).sum(1)])
 
 
-def _centred(products: Array) -> tuple[Array, Array, Array, float]:
-    """Return the products without what a constant takes up, ``(K, K)`` and ``(K,)``; the means of z and of t."""
-    k = len(products) - 2
-    n, sums = products[k, k], products[k]
-    gram = products[:k, :k] - np.outer(sums[:k], sums[:k]) / n
-    return gram, products[:k, -1] - sums[:k] * sums[-1] / n, sums[:k] / n, float(sums[-1] / n)
+def _centred(products: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the products without what a constant takes up, ``(B, K, K)`` and ``(B, K)``; the means of z and of t."""
+    sums = products[:, -2]
+    n, own = sums[:, -2:-1], sums[:, :-2]
+    gram = products[:, :-2, :-2] - own[:, :, None] * own[:, None] / n[:, None]
+    return gram, products[:, :-2, -1] - own * sums[:, -1:] / n, own / n, sums[:, -1] / n[:, 0]
 
 
 def _least_error(products: Array) -> float:
-    """Return the least sum of squares of a single member with a scale and a constant."""
-    gram, right, _, target = _centred(products)
+    """Return the least sum of squares of a single member with a scale and a constant, for ``(K + 2, K + 2)``."""
+    (gram,), (right,), _, (target,) = _centred(products[None])
     variances, n = np.diag(gram), products[-2, -2]
     flat = variances <= 1e-12 * np.diag(products)[: len(gram)]
     explained = np.where(flat, 0.0, right**2 / np.where(flat, 1.0, variances))
@@ -143,10 +142,15 @@ def _least_error(products: Array) -> float:
 
 
 def _minimise(gram: Array, right: Array, *, non_negative: bool = True) -> Array:
-    """Return w ``(K,)`` with the least wᵀGw − 2 wᵀr, for G ``(K, K)`` of any scales, singular up to rounding or not."""
-    scale = np.sqrt(np.maximum(np.diag(gram), _ROUNDING * NO_ERROR))
-    values, vectors = np.linalg.eigh(gram / np.outer(scale, scale))
+    """Return w ``(B, K)`` with the least wᵀGw − 2 wᵀr, for G ``(B, K, K)`` of any scales, which may be singular."""
+    scale = np.sqrt(np.maximum(np.diagonal(gram, 0, 1, 2), _ROUNDING * NO_ERROR))
+    values, vectors = np.linalg.eigh(gram / (scale[:, :, None] * scale[:, None]))
     roots = np.sqrt(np.maximum(values, _ROUNDING))
-    factor, target = (vectors * roots).T, vectors.T @ (right / scale) / roots
-    weights: Array = (nnls(factor, target)[0] if non_negative else vectors @ (target / roots)) / scale
-    return weights
+    target = (vectors.transpose(0, 2, 1) @ (right / scale)[:, :, None])[:, :, 0] / roots
+    if non_negative:
+        factors = (vectors * roots[:, None]).transpose(0, 2, 1)
+        weights = np.stack([nnls(*pair)[0] for pair in zip(factors, target, strict=True)])
+    else:
+        weights = (vectors @ (target / roots)[:, :, None])[:, :, 0]
+    scaled: Array = weights / scale
+    return scaled
