@@ -7,7 +7,7 @@ JOBS   ?= auto
 # a file is one process's work, so that what its tests share is made once; slow files first (tests/conftest.py)
 SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: run demo test lint types quick tests floors test-browser fuzz bench bench-fusion bench-serve venv clean help
+.PHONY: run demo test lint types quick tests floors test-browser fuzz bench bench-fusion bench-fusion-wide bench-serve venv clean help
 
 help:          ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -67,6 +67,10 @@ bench: $(STAMP) ## cost of one training step against the naive step
 
 bench-fusion: $(STAMP) ## every fuser on scikit-learn's bundled data; about ten minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fusion.py --json results/fusion.json --markdown docs/fusion.md
+
+bench-fusion-wide: $(STAMP) ## every fuser on many public tables, those for choosing; docs/fusion-wide.md says where to get them
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fusion_wide.py --json results/fusion-wide.json \
+	  --markdown docs/fusion-wide.md --plot docs/fusion-wide
 
 bench-serve: $(STAMP) ## times of predictions over HTTP, alone and while another client teaches; about two minutes
 	@$(BIN)/python benchmarks/serve.py

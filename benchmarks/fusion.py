@@ -76,11 +76,17 @@ def shared_scores(name: str, seed: int) -> tuple[np.ndarray, ...]:
     """Return training scores (out of fold), labels, test scores, labels."""
     x, y = LOAD[name](return_X_y=True)
     x, x_test, y, y_test = train_test_split(x, y, test_size=0.5, stratify=y, random_state=seed)
+    train, test = member_scores(x, y, x_test, seed)
+    return train, y, test, y_test
+
+
+def member_scores(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores ``(n, 8, N)`` of the eight models: out of fold for rows x ``(n, d)``, and for other rows."""
     folds = StratifiedKFold(5, shuffle=True, random_state=seed)
     models = classifiers(seed)
     train = [cross_val_predict(m, x, y, cv=folds, method="predict_proba") for m in models]
     test = [clone(m).fit(x, y).predict_proba(x_test) for m in models]
-    return np.stack(train, 1), y, np.stack(test, 1), y_test
+    return np.stack(train, 1), np.stack(test, 1)
 
 
 def subset_scores(name: str, seed: int) -> tuple[np.ndarray, ...]:
@@ -90,18 +96,40 @@ def subset_scores(name: str, seed: int) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(seed)
     order, width = rng.permutation(10), int(name[0])
     sets = [np.sort(order[(2 * k + np.arange(width)) % 10]) for k in range(5)]
-    train, test = (np.full((len(rows), 5, 10), np.nan) for rows in (x, x_test))
+    train, test = head_scores(LogisticRegression(max_iter=1000), sets, x, y, x_test, seed=seed)
+    if name.endswith("5 shots"):
+        rows = shots(y, rng)
+        train, y = train[rows], y[rows]
+    return train, y, test, y_test
+
+
+def head_scores(
+    head: Any, sets: list[np.ndarray], x: np.ndarray, y: np.ndarray, x_test: np.ndarray, *, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores ``(n, K, N)``, out of fold and for other rows, of a head for each of K sets of classes."""
+    n_classes = int(y.max()) + 1
+    train, test = (np.full((len(rows), len(sets), n_classes), np.nan) for rows in (x, x_test))
     for k, classes in enumerate(sets):
         own = np.isin(y, classes)
-        head = LogisticRegression(max_iter=1000)
         test[:, k, classes] = clone(head).fit(x[own], y[own]).predict_proba(x_test)
         for inside, outside in StratifiedKFold(5, shuffle=True, random_state=seed).split(x, y):
             rows = inside[own[inside]]
             train[np.ix_(outside, [k], classes)] = clone(head).fit(x[rows], y[rows]).predict_proba(x[outside])[:, None]
-    if name.endswith("5 shots"):
-        shots = np.concatenate([rng.choice(np.flatnonzero(y == c), 5, replace=False) for c in range(10)])
-        train, y = train[shots], y[shots]
-    return train, y, test, y_test
+    return train, test
+
+
+def shots(y: np.ndarray, rng: np.random.Generator, each: int = 5) -> np.ndarray:
+    """Return the numbers of so many rows of each class of labels ``(n,)``, drawn at random."""
+    return np.concatenate([rng.choice(np.flatnonzero(y == c), each, replace=False) for c in np.unique(y)])
+
+
+def judged(p: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Return how good probabilities ``(n, N)`` are for labels ``(n,)``."""
+    return {
+        "log-loss": float(-np.log(np.clip(p[np.arange(len(y)), y], 1e-15, 1)).mean()),
+        "accuracy": float((p.argmax(1) == y).mean()),
+        "f1": float(f1_score(y, p.argmax(1), average="macro")),
+    }
 
 
 def one_split(task: str, seed: int) -> dict[str, dict[str, float]]:
@@ -118,14 +146,16 @@ def one_split(task: str, seed: int) -> dict[str, dict[str, float]]:
             start = time.perf_counter()
             fuser = get_fuser(registered, **options).fit(train, y)
             seconds = time.perf_counter() - start
-            p = fuser.predict_proba(test)
-            result[name] = {
-                "log-loss": float(-np.log(np.clip(p[np.arange(len(y_test)), y_test], 1e-15, 1)).mean()),
-                "accuracy": float((p.argmax(1) == y_test).mean()),
-                "f1": float(f1_score(y_test, p.argmax(1), average="macro")),
-                "fit": seconds,
-            }
+            result[name] = {**judged(fuser.predict_proba(test), y_test), "fit": seconds}
     return result
+
+
+def regression_scores(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return predictions ``(n, 8)`` of the eight models: out of fold for rows x ``(n, d)``, and for other rows."""
+    models = regressors(seed)
+    train = [cross_val_predict(m, x, y, cv=5) for m in models]
+    test = [clone(m).fit(x, y).predict(x_test) for m in models]
+    return np.column_stack(train), np.column_stack(test)
 
 
 def one_regression(task: str, seed: int) -> dict[str, dict[str, float]]:
@@ -138,11 +168,9 @@ def one_regression(task: str, seed: int) -> dict[str, dict[str, float]]:
     x, x_test, y, y_test = train_test_split(x, y, test_size=0.5, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        models = regressors(seed)
-        train = np.column_stack([cross_val_predict(m, x, y, cv=5) for m in models])
-        test = np.column_stack([clone(m).fit(x, y).predict(x_test) for m in models])
+        train, test = regression_scores(x, y, x_test, seed)
     big = 1e3 * np.abs(train).max()
-    weights = nnls(np.vstack([train, np.full(len(models), big)]), np.append(y, big))[0]
+    weights = nnls(np.vstack([train, np.full(train.shape[1], big)]), np.append(y, big))[0]
     start = time.perf_counter()
     afa = fit_regression(train, y, means=("arithmetic", "geometric", "harmonic"))
     seconds = time.perf_counter() - start

@@ -78,6 +78,7 @@ def test_block_runs(block: str, tmp_path, monkeypatch, capsys) -> None:
         "CONTRIBUTING.md",
         "docs/best.md",
         "docs/fusion.md",
+        "docs/fusion-wide.md",
         "docs/performance.md",
         "docs/results.md",
         "docs/rivals.md",

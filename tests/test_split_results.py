@@ -21,7 +21,11 @@ SPEC.loader.exec_module(tool)
 
 
 def sessions(*f1: float) -> list[dict[str, Any]]:
-    return [{"f1": value, "accuracy": value, "seconds": 2.0} for value in f1]
+    found = []
+    for k, value in enumerate(f1):
+        own = {key: value for key in ("f1", "accuracy", "base", "new", "harmonic")}
+        found.append({**own, "by_session": [value] * (k + 1), "seconds": 2.0})
+    return found
 
 
 def written(file: Path, methods: dict[str, Any], **more: Any) -> Path:
@@ -32,7 +36,7 @@ def written(file: Path, methods: dict[str, Any], **more: Any) -> Path:
         "versions": {"torch": "2"},
         "device": "cpu",
         "date": "2026-01-02T00:00:00",
-        "protocol": {"source": "official lists"},
+        "protocol": {"source": "official lists", "sessions": [{"classes": 60}, *[{"classes": 5}] * 8]},
         "seconds": 9.0,
         "base": {"epochs": 3, "history": {"loss": [1.0]}},
         "methods": methods,
@@ -44,7 +48,7 @@ def written(file: Path, methods: dict[str, Any], **more: Any) -> Path:
 
 def test_one_file_a_method_and_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool, "ROOT", tmp_path)
-    nine = sessions(*(0.8 - 0.05 * k for k in range(9)))
+    nine = sessions(*(round(0.8 - 0.05 * k, 2) for k in range(9)))
     afa = {"sessions": nine, "spread": [{"f1": 0.01}] * 9, "explanation": {"large": 1}, "chosen": {"tied 1": 1.0}}
     fact = {"sessions": nine, "base": {"seconds": 5.0}, "spread": None}
     repeats = [{"seed": s, "draw": 0, "methods": {"afa": {"sessions": nine}}} for s in (0, 1)]
@@ -67,11 +71,13 @@ def test_one_file_a_method_and_the_table(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "results" / "mini-imagenet-best" / "afa.json").is_file()
 
     lines = tool.table(folder).splitlines()
-    rows = {line.split(" | ")[0].strip("| "): line for line in lines}
+    by_session, overall = (lines[a:b] for a, b in ((0, lines.index("")), (lines.index(""), len(lines))))
+    rows = {line.split(" | ")[0].strip("| "): line for line in by_session}
     order = [list(rows).index(name) for name in ("*lucir, the paper*", "fact", "*fact, the paper*", "afa")]
     assert order == sorted(order)
     assert "| 80.00 ± 1.00 | 75.00 ± 1.00 |" in rows["afa"] and rows["afa"].endswith("| 57.50 | 1 |")
     assert rows["*fact, the paper*"].startswith("| *fact, the paper* | 75.37 | 70.49 |")
+    assert "| fact | 80.00 | 40.00 | 60.00 | 40.00 | 40.00 | 40.00 | 57.50 | 59.63 | 40.00 | 5 | – | – |" in overall
     assert rows["fact"].endswith("| 2 |") and "2. `faverage run mini-imagenet --methods fact`, cpu, 2026-01-02" in lines
 
 

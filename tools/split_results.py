@@ -1,7 +1,8 @@
-"""Keep what runs wrote, one JSON a method and data set, and make the table of F1 by session from such a folder.
+"""Keep what runs wrote, one JSON a method and data set, and make tables from such a folder: F1 by session, all metrics.
 
     python tools/split_results.py runs/a/results.json …    # writes results/DATASET/METHOD.json
-    python tools/split_results.py results/mini-imagenet     # prints the table in Markdown, and the command of each row
+    python tools/split_results.py results/mini-imagenet     # prints the tables in Markdown, and the command of each row
+    python tools/split_results.py results/cub200-paper --figures docs/figures/cub200    # draws all its methods together
 
 Runs with another recipe than ``shared`` have a folder of their own, DATASET-RECIPE.
 """
@@ -15,12 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from faverage.experiment.config import all_methods
+from faverage.experiment.figures import write_figures
 from faverage.experiment.results import PAPER
+from faverage.fscil.metrics import summary
 from faverage.report.tables import in_markdown, markdown_table, plus_minus
 from faverage.storage import read_json
 
 ROOT = Path(__file__).parent.parent
 SAME = ("dataset", "command", "config", "versions", "device", "date", "protocol")
+KEPT = (
+    *("chosen", "confusion", "history", "sessions", "spread", "summary", "summary_spread"),
+    *("costs", "costs_spread", "trade"),
+)
+OVERALL = {
+    **{"first": "session 0", "accuracy": "last", "average_accuracy": "average", "base": "base", "new": "new"},
+    **{"harmonic": "HM", "average_harmonic": "aHM", "gacc_auc": "gAcc AUC", "performance_drop": "PD"},
+}
 PLACES = ("data", "features", "weights", "tensorboard")  # settings that are paths
 
 
@@ -37,13 +48,24 @@ def split(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
         told["date"] = max(dates, default=results.get("date"))
         told["seconds"] = {"run": results.get("seconds"), "sessions": sum(s["seconds"] for s in method["sessions"])}
         told["base"] = [_brief(network) for network in base] if isinstance(base, list) else _brief(base or {})
-        told |= {key: method.get(key) for key in ("chosen", "confusion", "sessions", "spread")}
+        told |= {key: method.get(key) for key in KEPT}
+        sizes = [session["classes"] for session in results["protocol"]["sessions"]]
+        told["summary"] = told["summary"] or summary(method["sessions"], sizes)  # earlier versions had none
         told["repeats"] = [
-            {"seed": one["seed"], "draw": one["draw"], "sessions": one["methods"][name]["sessions"]}
+            {key: one.get(key, 0) for key in ("seed", "order", "draw")} | {"sessions": one["methods"][name]["sessions"]}
             for one in results.get("repeats") or []
         ]
-        kept[name] = told
+        kept[name] = rounded(told)
     return kept
+
+
+def rounded(data: Any) -> Any:
+    """Return JSON data with six digits a number: enough for any table, and half as long."""
+    if isinstance(data, dict):
+        return {key: rounded(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [rounded(value) for value in data]
+    return float(f"{data:.6g}") if isinstance(data, float) else data
 
 
 def _brief(base: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +91,7 @@ def table(folder: Path) -> str:
     paper = PAPER.get(next(iter(records.values()))["dataset"], {})
     n = max(len(values) for values in [*paper.values(), *(record["sessions"] for record in records.values())])
     runs = list(dict.fromkeys((r["command"], r["device"], r["date"][:10]) for r in records.values()))
-    rows = []
+    rows, overall = [], []
     for name in dict.fromkeys([*all_methods(), *sorted(records)]):
         if name in records:
             record = records[name]
@@ -78,12 +100,27 @@ def table(folder: Path) -> str:
             cells = [plus_minus(v, s, scale=100) for v, s in zip(values, spread, strict=True)]
             said = record["command"], record["device"], record["date"][:10]
             rows.append([in_markdown(name), *_filled(cells, n), _mean(values, 100), str(runs.index(said) + 1)])
+            overall.append([in_markdown(name), *_overall(record)])
         if name in paper:
             cells = [f"{v:.2f}" for v in paper[name]]
             rows.append([f"*{in_markdown(name)}, the paper*", *_filled(cells, n), _mean(paper[name], 1), ""])
     lines = markdown_table(["method"], [*map(str, range(n)), "mean 1…", "run"], rows)
+    lines += ["", *markdown_table(["method"], [*OVERALL.values(), "base (s)", "session (s)", "passes"], overall)]
     lines += ["", *(f"{k}. `{one[0]}`, {one[1]}, {one[2]}" for k, one in enumerate(runs, 1))]
     return "\n".join(lines) + "\n"
+
+
+def _overall(record: dict[str, Any]) -> list[str]:
+    last, spread = record["sessions"][-1], (record["spread"] or [{}])[-1]
+    found = {**record["summary"], "accuracy": last["accuracy"], "first": record["sessions"][0]["accuracy"]}
+    spreads = {**(record["summary_spread"] or {}), "accuracy": spread.get("accuracy")}
+    cells = [plus_minus(found[key], spreads.get(key), scale=100) for key in OVERALL]
+    costs = record["costs"] or {"base_seconds": (record["base"] or {}).get("seconds")}
+    return cells + [_cost(costs.get(key)) for key in ("base_seconds", "session_seconds", "passes")]
+
+
+def _cost(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
 def _filled(cells: list[str], n: int) -> list[str]:
@@ -95,9 +132,22 @@ def _mean(values: list[float], scale: float) -> str:
     return f"{scale * sum(later) / len(later):.2f}"
 
 
-def main(places: list[Path]) -> None:
-    """Write what runs left, or print the tables of folders."""
+def together(folder: Path) -> dict[str, Any]:
+    """Return all methods of a folder, in the order of the tables, as the results of one run: what figures need."""
+    records = {file.stem: read_json(file) for file in sorted(folder.glob("*.json"))}
+    names = [name for name in all_methods() if name in records]
+    if not names:
+        raise SystemExit(f"{folder} holds no results: make some with tools/split_results.py RUN/results.json")
+    dataset = records[names[0]]["dataset"]
+    return {"dataset": dataset, "methods": {name: records[name] for name in names}, "paper": PAPER.get(dataset)}
+
+
+def main(places: list[Path], figures: Path | None = None) -> None:
+    """Write what runs left, or print the tables of folders, or draw a folder's figures."""
     for place in places:
+        if figures is not None:
+            print(*write_figures(together(place), figures), sep="\n")
+            continue
         if place.is_dir():
             print(table(place))
             continue
@@ -108,14 +158,16 @@ def main(places: list[Path]) -> None:
         folder = ROOT / "results" / (results["dataset"] + ("" if recipe == "shared" else f"-{recipe}"))
         folder.mkdir(parents=True, exist_ok=True)
         for name, record in split(results).items():
-            (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items())
+            (folder / f"{name}.json").write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
             print(folder / f"{name}.json")
 
 
 if __name__ == "__main__":
     if not sys.argv[1:]:
         raise SystemExit(__doc__)
+    places, _, into = " ".join(sys.argv[1:]).partition(" --figures ")
     try:
-        main([Path(place) for place in sys.argv[1:]])
+        main([Path(place) for place in places.split()], Path(into) if into else None)
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None

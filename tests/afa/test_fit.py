@@ -9,6 +9,7 @@ from torch import nn
 
 from faverage import AFA, FAverage, fit, get_mean
 from faverage.afa.explain import shares
+from faverage.afa.steps import _Adam
 from faverage.fusion.nets import Perceptron
 
 MEANS = ("arithmetic", "geometric", "harmonic", {"name": "power", "q": 4})
@@ -286,3 +287,18 @@ def test_a_watcher_hears_of_every_epoch() -> None:
         fit(AFA(2, 3), scores, y, epochs=3)
     fit(AFA(2, 3), scores, y, epochs=2)
     assert heard == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_the_own_optimiser_is_torchs_bit_for_bit(weight_decay: float) -> None:
+    both = [[nn.Parameter(torch.arange(6.0).reshape(2, 3)), nn.Parameter(torch.ones(4))] for _ in range(2)]
+    own = _Adam(both[0], 0.01, weight_decay)
+    theirs = torch.optim.Adam(both[1], lr=0.01, weight_decay=weight_decay, fused=True)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(20):
+        for one, other in zip(*both, strict=True):
+            gradient = torch.randn(one.shape, generator=generator)
+            one.grad = other.grad = None if step % 3 == 0 and one.ndim == 1 else gradient
+        own.step()
+        theirs.step()
+    assert all(torch.equal(one, other) for one, other in zip(*both, strict=True))

@@ -35,7 +35,13 @@ def regressors() -> list:
 
 
 @pytest.mark.slow
-@parametrize_with_checks([AFAClassifier(classifiers()), AFARegressor(regressors())])
+@parametrize_with_checks(
+    [
+        AFAClassifier(classifiers()),
+        AFAClassifier([classifiers()[0], ("stump", DecisionTreeClassifier(max_depth=1))]),  # of several outputs
+        AFARegressor(regressors()),
+    ]
+)
 def test_scikit_learn_check(estimator, check) -> None:
     check(estimator)
 
@@ -207,6 +213,28 @@ class TestClassifier:
     def test_weights_count_as_repetitions_despite_rounding(self, fuser) -> None:
         members = [("logistic", LogisticRegression()), *classifiers()]
         check_sample_weight_equivalence_on_dense_data("AFAClassifier", AFAClassifier(members, fuser=fuser))
+
+    def test_class_weight_is_the_fuser_s(self, names) -> None:
+        X, X_test, y, _ = names
+        plain, heavy = (AFAClassifier(classifiers(), class_weight=w).fit(X, y) for w in (None, {"virginica": 20}))
+        for one, other in zip(plain.member_scores(X_test), heavy.member_scores(X_test), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert (heavy.predict_proba(X_test)[:, 2] > plain.predict_proba(X_test)[:, 2]).mean() > 0.9
+
+    def test_balanced_is_the_weights_that_it_stands_for(self, names) -> None:
+        rows = np.flatnonzero((names[2] != "virginica") | (np.arange(75) % 3 == 0))
+        X, y = names[0][rows], names[2][rows]
+        balanced = {label: len(y) / (3 * n) for label, n in zip(*np.unique(y, return_counts=True), strict=True)}
+        one, other = (AFAClassifier(classifiers(), class_weight=w).fit(X, y) for w in ("balanced", balanced))
+        np.testing.assert_allclose(one.predict_proba(names[1]), other.predict_proba(names[1]))
+
+    @pytest.mark.parametrize("weights", ["even", {"setosa": -1}, {"setosa": "1"}, dict.fromkeys(np.arange(3), 0), 3])
+    def test_class_weights_that_are_none(self, weights, names) -> None:
+        codes = np.unique(names[2], return_inverse=True)[1]
+        with pytest.raises(ValueError, match="class_weight"):
+            AFAClassifier(classifiers(), class_weight=weights).fit(names[0], codes)
+        with pytest.warns(UserWarning, match="'cat', which is not among the labels"):
+            AFAClassifier(classifiers(), class_weight={"cat": 2}).fit(names[0], codes)
 
     def test_explain(self, names) -> None:
         model = AFAClassifier(classifiers()).fit(names[0], names[2])

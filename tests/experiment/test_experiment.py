@@ -102,7 +102,9 @@ def test_killed_run_ends_with_the_same_table(digits: Path, tmp_path: Path, momen
 
 
 def test_finished_methods_are_not_run_again(digits: Path, monkeypatch) -> None:
-    monkeypatch.setattr(sys.modules["faverage.experiment.methods"], "run_method", lambda *_: pytest.fail("ran again"))
+    monkeypatch.setattr(
+        sys.modules["faverage.experiment.methods"], "run_method", lambda *_, **__: pytest.fail("ran again")
+    )
     before = numbers(digits)
     run(RunConfig.build("digits", None, FAST), digits)
     assert numbers(digits) == before
@@ -113,7 +115,7 @@ def test_settings_come_from_defaults_recipe_file_and_command_line(tmp_path: Path
     file.write_text("dataset: digits\nepochs: 7\nlr: 0.2\nmethods: [afa, all]\n")
     config = RunConfig.build(None, file, {"epochs": 9, "seed": None})
     assert (config.dataset, config.epochs, config.lr, config.backbone, config.seed) == ("digits", 9, 0.2, "tiny", 0)
-    assert config.methods[0] == "afa" and len(config.methods) == 19
+    assert config.methods[0] == "afa" and len(config.methods) == 24
     assert RunConfig.build("mini-imagenet", None, {}).backbone == "resnet18_small"
 
 

@@ -167,7 +167,7 @@ def test_results_of_other_code_are_not_taken(undisturbed: Path, monkeypatch: pyt
 
     ran: list[str] = []
     real, trained = methods.run_method, []
-    monkeypatch.setattr(methods, "run_method", lambda m, *args: ran.append(m) or real(m, *args))
+    monkeypatch.setattr(methods, "run_method", lambda m, *args, **more: ran.append(m) or real(m, *args, **more))
     monkeypatch.setattr(
         "faverage.vision.engine.loop.Loop.epoch", _counted("faverage.vision.engine.loop:Loop.epoch", trained)
     )

@@ -11,7 +11,7 @@ import torch
 
 from faverage.rivals import SAVC
 from faverage.rivals.rival import merged
-from faverage.rivals.savc import Contrast, Strong, aggregated, contrast, fantasies, hue, inside
+from faverage.rivals.savc import FANTASIES, Contrast, Strong, aggregated, contrast, fantasies, hue, inside
 from faverage.vision import Augment
 from helpers_vision import drawn
 
@@ -207,3 +207,7 @@ def test_unknown_fantasies_are_refused() -> None:
     images, labels = drawn(16)
     with pytest.raises(ValueError, match="savc has no fantasies 'mirror'; known are: rotation2, rot_color_perm12"):
         SAVC("tiny", recipe={"fantasies": "mirror"}, device="cpu").fit_base(images, labels)
+
+
+def test_a_prediction_passes_every_fantasy_once() -> None:
+    assert [SAVC.passes({"fantasies": name}) for name in FANTASIES] == [2, 12]

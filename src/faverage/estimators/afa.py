@@ -14,28 +14,35 @@ They are used as scikit-learn's ``StackingClassifier`` and ``StackingRegressor``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import check_array
+from sklearn.utils import check_array, get_tags
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from faverage.afa.explain import Explanation, from_shares, names_of
 from faverage.afa.network import DEFAULT_MEANS, MeanSpec
+from faverage.errors import UserError
+from faverage.estimators.class_weight import weigh_classes
+from faverage.estimators.conformal import sets_of, threshold
 from faverage.estimators.ensemble import (
     Ensemble,
     check_shared,
-    fold_scores,
     fold_values,
     plain_folds,
     stratified_folds,
     take,
 )
-from faverage.estimators.members import check_labels, encode, positions, predict_values, read_member, steady, union
+from faverage.estimators.held_out import HeldOut, rows_to_keep
+from faverage.estimators.members import positions, predict_values, steady, union
+from faverage.estimators.offsets import Metric, log_scores, metric_of, tune
+from faverage.estimators.outputs import as_table, fold_outputs, read_joint, read_targets
 from faverage.estimators.regression import build_means, fit_regression
 from faverage.fusion import FUSERS, Fuser, get_fuser
 from faverage.fusion.align import align
@@ -49,13 +56,22 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
     """Several classifiers, fused by a learned average of their probabilities.
 
     The fuser learns from out-of-fold probabilities; then the members are fitted again on everything. Members that know
-    different classes (``cv="prefit"``, or a class that a fold misses) are put side by side by label.
+    different classes (``cv="prefit"``, or a class that a fold misses) are put side by side by label. Where y has
+    several columns, the same fitted members learn them all, and each column has its own fuser.
 
     Args:
         estimators: a list of (name, estimator). A member without ``predict_proba`` is read by ``decision_function``, or
             else by the labels that it predicts. ``"drop"`` leaves a member out.
         fuser: name of a fuser (``faverage.fusion.fuser_names()``), or a fuser.
         fuser_options: options of the fuser.
+        class_weight: how much the rows of each class count when the fuser is fitted: ``"balanced"`` (all classes weigh
+            the same together), or a dict from labels to weights, 1 where it has none. It is not passed to members, and
+            has no effect on fusers that do not learn. Probabilities are then those of classes in these proportions.
+        metric: what ``predict`` is to serve: the name of a scorer of predicted labels, such as ``"f1_macro"`` or
+            ``"balanced_accuracy"``, or a function of labels and predicted labels to a number, the larger the better.
+            Offsets of the classes' log-probabilities are chosen by it on held-out rows; ``predict_proba`` stays as it
+            is. Sample weights count for scorers. A metric of probabilities is refused: the fuser minimises the log-loss
+            already.
         cv: number of stratified folds, a splitter, or an iterable of (training rows, test rows); None means 5 folds.
             Rows in no test part are not used by the fuser. ``"prefit"``: members are fitted already and used as they
             are. They may then also be torch modules, which get a tensor of their parameters' type, or functions from X
@@ -66,10 +82,13 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         verbose: how much joblib tells.
 
     Attributes:
-        classes_: the N labels: those of y and those that prefit members know.
+        classes_: the N labels: those of y and those that prefit members know. A list, one array a column, where y has
+            several; the numbers 0 … m-1 of the columns where y is a matrix of zeros and ones.
         estimators_: the K fitted members.
         named_estimators_: the same by name.
-        fuser_: the fitted fuser.
+        fuser_: the fitted fuser; a list, one a column, where y has several.
+        offsets_: ``(N,)``, what ``predict`` adds to log-probabilities for the sake of ``metric``, or None; a list, one
+            array a column, where y has several.
         n_features_in_: number of features.
         feature_names_in_: their names, where X has them.
     """
@@ -80,6 +99,8 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         *,
         fuser: str | Fuser = "afa",
         fuser_options: dict[str, Any] | None = None,
+        class_weight: str | Mapping[Any, float] | None = None,
+        metric: Metric | None = None,
         cv: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
@@ -87,6 +108,8 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         self.estimators = estimators
         self.fuser = fuser
         self.fuser_options = fuser_options
+        self.class_weight = class_weight
+        self.metric = metric
         self.cv = cv
         self.n_jobs = n_jobs
         self.verbose = verbose
@@ -96,71 +119,167 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
 
         Args:
             X: examples ``(n, features)`` of any kind that the members take.
-            y: labels ``(n,)``: numbers, strings, booleans.
+            y: labels ``(n,)``: numbers, strings, booleans. Or several outputs ``(n, m)``, for members that take them: a
+                matrix of zeros and ones (multi-label), or m columns of classes (multi-output).
             sample_weight: ``(n,)``, for the members that take weights and for the fuser.
         """
         live = self._live_members()
         fuser = get_fuser(self.fuser, **(self.fuser_options or {}))
+        metric = None if self.metric is None else metric_of(self.metric)
         X, weight = self._check_input(X, y, sample_weight)
-        labels, codes, mixed = encode(check_labels(y))
+        targets = read_targets(y)
+        self._several, self._indicator = targets.several, targets.indicator
+        self._labels, codes = list(targets.labels), targets.codes.copy()
         if self._prefit:
-            read = [read_member(name, model, X, labels) for name, model in live]
-            self._members = [member for member, _ in read]
-            check_shared(labels, self._members)
-            self.classes_ = union([labels, *(member.classes for member in self._members)])
-            codes = positions(labels, self.classes_)[codes]
+            read = [read_joint(name, model, X, targets.labels, several=targets.several) for name, model in live]
+            self._members = [joint for joint, _ in read]
+            for j, labels in enumerate(targets.labels):
+                parts = [joint.parts[j] for joint in self._members]
+                check_shared(labels, parts)
+                self._labels[j] = union([labels, *(part.classes for part in parts)])
+                codes[:, j] = positions(labels, self._labels[j])[codes[:, j]]
             rows = np.arange(len(codes))
-            scores = self._align([s for _, s in read], [member.classes for member in self._members])
+            folds = [[[(s, p.classes) for s, p in zip(scores, joint.parts, strict=True)] for joint, scores in read]]
             models = [model for _, model in live]
         else:
-            self._need_two_classes(codes if weight is None else codes[weight > 0])
-            self.classes_ = labels
-            names = labels if mixed else None
-            targets = codes if mixed else labels[codes]
-            splits = self._splits(X, codes, stratified_folds)
-            folds = self._out_of_fold(fold_scores, live, splits, X, targets, weight, names)
-            scores = np.concatenate([self._align(*zip(*fold, strict=True)) for fold in folds])
+            targets.check_classes(weight)
+            splits = self._splits(X, targets.strata, stratified_folds)
+            folds = self._out_of_fold(fold_outputs, live, splits, X, targets, weight)
             rows = np.concatenate([test for _, test in splits])
-            models = self._refit(live, X, targets, weight)
+            models = self._refit(live, X, targets.given, weight)
             one = take(X, rows[:1])
-            pairs = zip(live, models, strict=True)
-            known = np.unique(targets)
-            self._members = [read_member(name, model, one, known, names)[0] for (name, _), model in pairs]
+            how = partial(read_joint, labels=targets.known(), several=targets.several, names=targets.names)
+            self._members = [how(name, model, one)[0] for (name, _), model in zip(live, models, strict=True)]
         self._keep(live, models)
-        self.fuser_ = fuser.fit(steady(scores), codes[rows], None if weight is None else weight[rows])
+        codes, weight = codes[rows], None if weight is None else weight[rows]
+        weights = weigh_classes(self.class_weight, self._labels, codes, weight)
+        keep = rows_to_keep(rows, weight, len(live) * sum(map(len, self._labels)))
+        self._fusers, sample = [], []
+        for j, labels in enumerate(self._labels):
+            aligned = [align(*zip(*(member[j] for member in fold), strict=True), all_classes=labels) for fold in folds]
+            scores = steady(np.concatenate([part.scores for part in aligned]))
+            self._fusers.append(get_fuser(fuser).fit(scores, codes[:, j], weights[j]))
+            sample.append(scores[keep].astype(np.float32))
+        kept = [None if w is None else w[keep] for w in weights]
+        self._held_out = HeldOut(self._fusers, sample, codes[keep], kept, None if weight is None else weight[keep])
+        self._offsets = None if metric is None else self._tune(metric)
+        self.offsets_ = self._offsets[0] if self._offsets and not self._several else self._offsets
+        many = np.arange(len(self._labels)) if self._indicator else self._labels  # as scikit-learn's own classifiers do
+        self.classes_ = many if self._several else self._labels[0]
+        self.fuser_ = self._fusers if self._several else self._fusers[0]
         return self
 
-    def member_scores(self, X: Any) -> Array:
-        """Return the members' probabilities ``(n, K, N)``, with NaN where a member does not know a class."""
-        self._check_predict(X)
-        return self._align([m.scores(X) for m in self._members], [m.classes for m in self._members])
+    def member_scores(self, X: Any) -> Array | list[Array]:
+        """Return the members' probabilities ``(n, K, N)``, with NaN where a member does not know a class.
 
-    def predict_proba(self, X: Any) -> Array:
-        """Return the probability of each class ``(n, N)``."""
-        scores = self.member_scores(X)
-        return self.fuser_.predict_proba(scores)
+        Where y has several columns, return one such array for each.
+        """
+        scores = self._member_scores(X)
+        return scores if self._several else scores[0]
+
+    def predict_proba(self, X: Any) -> Array | list[Array]:
+        """Return the probability of each class ``(n, N)``.
+
+        Where y is a matrix of zeros and ones, return the probability ``(n, m)`` of each label; where it has several
+        columns of classes, a list of m arrays ``(n, N_j)``.
+        """
+        fused = self._fused(X)
+        if self._indicator:
+            return np.stack([p[:, 1] for p in fused], 1)
+        return fused if self._several else fused[0]
 
     def predict(self, X: Any) -> Array:
-        """Return the most probable label ``(n,)`` of each row."""
-        best: Array = self.predict_proba(X).argmax(1)
-        labels: Array = self.classes_[best]
-        return labels
+        """Return the most probable label ``(n,)`` of each row, or of each row and column of y ``(n, m)``.
 
-    def explain(self) -> Explanation:
-        """Return which mean the fuser uses, and which member it trusts for which class."""
+        With a ``metric``, the label that serves it: that of the largest log-probability with its offset.
+        """
+        return self._name(self._choose(self._fused(X)))
+
+    def predict_set(self, X: Any, coverage: float = 0.9) -> Array | list[Array]:
+        """Return which labels may be the true one, ``(n, N)`` booleans; one array for each column where y has several.
+
+        The sets hold the true label of about this share of new rows (of each column), if those are exchangeable with
+        the rows that the fuser learned from: drawn alike, in any order, without drift. It is a share over all rows, not
+        of each class or kind of row. Sets come from held-out fused probabilities (split conformal prediction, with the
+        correction for few rows); since the members and the fuser that answer have seen all rows, and those that were
+        held out four fifths or so, the share is not exact. The predicted label is in its set, which is never empty.
+        Sets are larger where the models are in doubt.
+
+        Args:
+            X: examples ``(n, features)``.
+            coverage: the share of rows whose set is to hold the true label, between 0 and 1.
+        """
+        if isinstance(coverage, bool) or not isinstance(coverage, Real) or not 0 < coverage < 1:
+            raise UserError(
+                f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}", what="coverage"
+            )
+        fused, held = self._fused(X), self._held_out
+        pairs = zip(fused, self._choose(fused), held.fused, held.codes.T, strict=True)
+        sets = [sets_of(p, best, threshold(h, y, held.weight, float(coverage))) for p, best, h, y in pairs]
+        return sets if self._several else sets[0]
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """Return the accuracy for ``y`` ``(n,)``; of several columns ``(n, m)`` all must be right in a row."""
+        if not getattr(self, "_several", False):
+            return float(super().score(X, y, sample_weight))
+        right = (self.predict(X) == as_table(y)).all(1)
+        return float(np.average(right, weights=None if sample_weight is None else np.asarray(sample_weight)))
+
+    def explain(self) -> Explanation | list[Explanation]:
+        """Return which mean the fuser uses, and which member it trusts for which class; a list, one a column of y."""
         check_is_fitted(self)
-        if not hasattr(self.fuser_, "explain"):
+        if not hasattr(self._fusers[0], "explain"):
             able = ", ".join(f"'{name}'" for name, kind in FUSERS.items() if hasattr(kind, "explain"))
-            raise ValueError(f"the fuser '{self.fuser_.name}' cannot be explained; these can: {able}")
-        explanation: Explanation = self.fuser_.explain(models=self._names, classes=self.classes_.tolist())
-        return explanation
+            raise ValueError(f"the fuser '{self._fusers[0].name}' cannot be explained; these can: {able}")
+        pairs = zip(self._fusers, self._labels, strict=True)
+        said = [fuser.explain(models=self._names, classes=labels.tolist()) for fuser, labels in pairs]  # type: ignore[attr-defined]
+        return said if self._several else said[0]
 
-    def _align(self, outputs: Sequence[Array], classes: Sequence[Array]) -> Array:
-        return align(outputs, classes, all_classes=self.classes_).scores
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        models = [model for _, model in self.estimators if not isinstance(model, str)]
+        able = [get_tags(model) for model in models if hasattr(model, "__sklearn_tags__")]
+        if len(able) == len(models):  # several columns can be learned where every member can
+            tags.target_tags.multi_output = all(tag.target_tags.multi_output for tag in able)
+            tags.classifier_tags.multi_label = all(tag.classifier_tags.multi_label for tag in able)
+        return tags
 
-    def _need_two_classes(self, codes: Array) -> None:
-        if len(np.unique(codes)) < 2:
-            raise ValueError("y has one class only among rows of non-zero weight; at least two classes are needed")
+    def _tune(self, metric: Callable[[Array, Array, Array | None], float]) -> list[Array]:
+        """Return the offsets ``(N_j,)`` of each output that serve the metric on held-out rows."""
+        held = self._held_out
+        truth = self._name(list(held.codes.T))
+
+        def measure(found: list[Array], rows: Array) -> float:
+            return metric(truth[rows], self._name(found), None if held.weight is None else held.weight[rows])
+
+        return tune(held.fused, measure)
+
+    def _member_scores(self, X: Any) -> list[Array]:
+        self._check_predict(X)
+        answers = [joint.scores(X) for joint in self._members]
+        return [
+            align([a[j] for a in answers], [m.parts[j].classes for m in self._members], all_classes=labels).scores
+            for j, labels in enumerate(self._labels)
+        ]
+
+    def _fused(self, X: Any) -> list[Array]:
+        """Return the probabilities ``(n, N_j)`` of each output."""
+        scores = self._member_scores(X)
+        return [fuser.predict_proba(s) for fuser, s in zip(self._fusers, scores, strict=True)]
+
+    def _choose(self, fused: list[Array]) -> list[Array]:
+        """Return the positions ``(n,)`` of the labels to predict, from probabilities ``(n, N_j)`` of each output."""
+        if self._offsets is None:
+            return [p.argmax(1) for p in fused]
+        return [(log_scores(p) + b).argmax(1) for p, b in zip(fused, self._offsets, strict=True)]
+
+    def _name(self, codes: list[Array]) -> Array:
+        """Return the labels ``(n,)`` or ``(n, m)`` at positions ``(n,)`` for each output."""
+        named = [labels[c] for labels, c in zip(self._labels, codes, strict=True)]
+        if not self._several:
+            return named[0]
+        alike = len({column.dtype.kind for column in named}) == 1
+        return np.stack(named if alike else [column.astype(object) for column in named], 1)
 
 
 class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]

@@ -20,7 +20,7 @@ from sklearn.utils import Bunch, _safe_indexing, indexable
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import nn
 
-from faverage.estimators.members import Member, fit_member, predict_values, read_member, weight_argument
+from faverage.estimators.members import Member, fit_member, predict_values, weight_argument
 
 Array = NDArray[Any]
 Split = tuple[Array, Array]
@@ -127,19 +127,6 @@ def check_shared(labels: Array, members: list[Member]) -> None:
             f"member '{member.name}' shares no label with y: it knows {_some(member.classes)}, y has {_some(labels)}",
             stacklevel=3,
         )
-
-
-def fold_scores(
-    name: str, model: Any, train: Array, test: Array, X: Any, y: Array, weight: Array | None, codes: Array | None
-) -> tuple[Array, Array]:
-    """Fit a classifier on rows ``train``; return probabilities ``(m, C)`` of the m rows ``test``, and the C classes.
-
-    ``y`` and ``weight`` are ``(n,)``; for ``codes`` see ``read_member``.
-    """
-    part = None if weight is None else weight[train]
-    fit_member(name, model, take(X, train), y[train], part)
-    member, scores = read_member(name, model, take(X, test), np.unique(y[train]), codes)
-    return scores, member.classes
 
 
 def fold_values(name: str, model: Any, train: Array, test: Array, X: Any, y: Array, weight: Array | None) -> Array:

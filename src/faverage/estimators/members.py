@@ -46,10 +46,6 @@ class Member:
     classes: Array
     logits: bool = False
 
-    def scores(self, X: Any) -> Array:
-        """Return probabilities ``(n, N_k)`` of the member's own classes."""
-        return self.convert(_call(self.name, self.model, self.method, X))
-
     def convert(self, outputs: Array) -> Array:
         """Make probabilities ``(n, N_k)`` of what the model returned, ``(n, N_k)`` or ``(n,)``."""
         if self.method == "predict":
@@ -77,29 +73,10 @@ class Member:
         return hot.astype(np.float64)
 
 
-def read_member(name: str, model: Any, X: Any, labels: Array, codes: Array | None = None) -> tuple[Member, Array]:
-    """Find out how to read a fitted classifier; return it as a member, and its probabilities ``(n, N_k)`` for X.
-
-    Args:
-        name: of the member.
-        model: the estimator, module or function.
-        X: examples.
-        labels: ``(N_k,)``, the classes of a model that has no attribute ``classes_``.
-        codes: ``(N,)``, where the model was trained on positions in this array instead of labels.
-    """
-    method = _method_of(name, model)
-    outputs = _call(name, model, method, X)
-    known = getattr(model, "classes_", None)
-    own = labels if known is None else np.asarray(known)
-    classes = own if codes is None else codes[own.astype(np.int64)]
-    member = Member(name, model, method, own, classes, logits=not method and not _are_probabilities(outputs))
-    return member, member.convert(outputs)
-
-
 def predict_values(name: str, model: Any, X: Any, n_outputs: int = 1) -> Array:
     """Return the predictions ``(n, m)`` of a fitted regressor, module or function for m outputs."""
     by_call = isinstance(model, nn.Module) or not hasattr(model, "predict")
-    values = _call(name, model, "" if by_call else "predict", X)
+    values: Array = call_model(name, model, "" if by_call else "predict", X)
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim != 2 or values.shape[1] != n_outputs:
@@ -186,7 +163,7 @@ def _objects(labels: list[Any]) -> Array:
     return array
 
 
-def _method_of(name: str, model: Any) -> str:
+def method_of(name: str, model: Any) -> str:
     """Return the best method of a classifier; empty where the model itself is to be called."""
     if isinstance(model, nn.Module):
         return ""
@@ -215,12 +192,15 @@ def _innermost(model: Any) -> Any:
             return model
 
 
-def _call(name: str, model: Any, method: str, X: Any) -> Array:
+def call_model(name: str, model: Any, method: str, X: Any, several: bool = False) -> Any:
+    """Return what a model says of X as an array of any shape; of ``several`` outputs perhaps as a list of arrays."""
     try:
         if method:
             outputs = getattr(model, method)(X)
         else:
             outputs = _forward(model, X) if isinstance(model, nn.Module) else model(X)
+        if several and isinstance(outputs, list | tuple) and np.ndim(outputs[0]) == 2:
+            return [_array(part, numbers=not method) for part in outputs]
         return _array(outputs, numbers=not method)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"member '{name}': {error}") from error
@@ -263,5 +243,6 @@ def _forward(module: nn.Module, X: Any) -> torch.Tensor:
             part.training = training
 
 
-def _are_probabilities(outputs: Array) -> bool:
+def are_probabilities(outputs: Array) -> bool:
+    """Return whether outputs of any shape are ``(n, N)`` with rows that sum to one."""
     return outputs.ndim == 2 and bool((outputs >= 0).all() and np.allclose(outputs.sum(1), 1, atol=1e-4))

@@ -33,6 +33,7 @@ DEFAULT_METHODS = (
     "shallow-net",
     "deep-net",
     "weighted-average",
+    "log-pool",
     "logistic",
     "mixture-of-experts",
     "afa-paper",

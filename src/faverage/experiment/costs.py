@@ -40,7 +40,8 @@ def costs_of(
     own = (result.get("base") or {}).get("seconds")
     networks = features.networks or ([features.base] if features.base else [])
     if method in RIVALS:
-        looks = [(rival_recipe(method, config)[1].get("backbone", config.backbone), get_rival(method).passes)]
+        recipe, wants = rival_recipe(method, config)
+        looks = [(wants.get("backbone", config.backbone), get_rival(method).passes(recipe))]
     else:
         views = [(one.backbone, view) for one in config.each for view in one.views] if pictures else []
         views = views or [("", name) for name in features.views]

@@ -100,7 +100,7 @@ def _left(name: str, log: Path, pictures: Pictures, config: RunConfig, progress:
 def rival_base(name: str, pictures: Pictures, config: RunConfig, folder: Path, progress: bool) -> Rival:
     """Return the rival after its base session, from disk where an earlier run finished it."""
     from faverage.rivals import get_rival
-    from faverage.vision import Augment, CheckpointError
+    from faverage.vision import Augment, CheckpointError, transforms_for
 
     file, about = folder / "base.safetensors", folder / "base.json"
     left = read_left(about, "the base session is trained again")
@@ -109,7 +109,10 @@ def rival_base(name: str, pictures: Pictures, config: RunConfig, folder: Path, p
         if rival is not None:
             return rival
     recipe, own = rival_recipe(name, config)
-    augment = Augment(**{**pictures.augment.config(), "size": own["crop"]}) if "crop" in own else pictures.augment
+    augment = pictures.augment
+    if "crop" in own:  # its paper's crops, of the usual areas, and the run's colours
+        usual = transforms_for(pictures.images.shape[1], crop=own["crop"])[0]
+        augment = Augment(**{**augment.config(), "size": usual.size, "area": usual.area})
     backbone = own.get("backbone", config.backbone)
     if config.weights is not None:
         with_weights(backbone, config.weights)  # fails here, in words, and not amid the sessions

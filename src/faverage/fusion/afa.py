@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +12,9 @@ import torch
 from faverage.afa.explain import Explanation, check_names, from_shares
 from faverage.afa.means import get_mean
 from faverage.afa.network import AFA
-from faverage.fusion.arrays import Array, folds_of, known_classes, number, softmax, subsample
+from faverage.fusion.arrays import Array, folds_of, number, softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
-from faverage.fusion.fits import SOFT, SOFTENINGS, LinearFit, ScalarFit, Tied
+from faverage.fusion.fits import SOFT, SOFTENINGS, Full, LinearFit, ScalarFit, Tied
 
 __all__ = ["AFAFuser"]
 
@@ -23,10 +23,11 @@ ARITHMETIC, GEOMETRIC, BOTH = ("arithmetic",), ("geometric",), ("arithmetic", "g
 
 _CHOOSE_SCORES = 1 << 22  # how many scores the choice between candidates looks at, at most,
 _FIT_SCORES = 1 << 24  # and the final fits
-_WORK = 2e7  # rows x features x classes above which different classes are fused with one softening only
+_WORK = 2e7  # rows x features x classes above which so many softened copies are not tried
 _FULL_WEIGHTS = 1 << 22  # full matrices of more weights are not tried: each costs about 360 bytes while fitting
 _SHARPNESS = 0.5  # candidates weigh exp(-_SHARPNESS x summed held-out loss)
 _LEAST = 0.01  # candidates of a smaller weight are dropped
+_BEHIND = 20.0  # summed held-out loss by which a candidate is behind the best that is given up after some folds
 _TIED = (1e-2, 1e-3, 1e-4)  # softenings of the tied structure
 
 Structure = Literal["auto", "scalar", "tied", "per_class", "full"]
@@ -43,12 +44,15 @@ class AFAFuser(Fuser):
 
     - scalar: the arithmetic mean (weights free, or shrunk to equal ones; or with a temperature), the geometric mean
       with a temperature (a log-opinion pool), both means with a temperature;
+    - tied: the same pool, of scores that are softened less;
     - per_class and full: the geometric mean, shrunk to the scalar one.
 
     Where models know different classes: arithmetic and both means over padded scores; tied: the geometric mean with
-    weights and a bias that are shared by all classes that the same models know; and full matrices over four softened
-    copies of what each model knows, from strong to weak shrinkage. Full matrices of more than four million weights
-    (K·N² of them) are not tried, unless ``structure`` asks for them.
+    weights and a bias that are shared by all classes that the same models know; and full matrices over two and four
+    softened copies of what each model knows, from strong to weak shrinkage. Full matrices of more than four million
+    weights (K·N² of them) are not tried, unless ``structure`` asks for them.
+
+    A model that is missing for a row says the mean of those present.
 
     Args:
         structure: ``auto``, or one of ``scalar``, ``tied``, ``per_class``, ``full``: then the candidates of this
@@ -100,29 +104,30 @@ class AFAFuser(Fuser):
         self.fits: dict[str, Fit] = {}
 
     def _fit(self, scores: Array, y: Array, weight: Array) -> None:
-        candidates = Candidates(known_classes(scores, weight), self.structure, tuple(self.means))
         x, labels, w = subsample(scores, y, weight, _CHOOSE_SCORES)
-        names = candidates.names(len(x))
+        candidates = Candidates(
+            self._dense(x), labels, np.asarray(self._known), self.structure, tuple(self.means), len(x)
+        )
+        names = candidates.names()
         self.losses = {}
         if len(names) > 1 and len(x) > 1:
-            dense = _dense(x)
-            every = candidates.fit(names, dense, labels, w)
-            losses = _held_out(candidates, every, dense, labels, w, min(self.folds, len(x)))
-            total = np.array([losses[name] for name in names])
+            tied = candidates.fit([name for name in names if name.startswith("tied")], w)
+            total = _held_out(candidates, names, w, min(self.folds, len(x)))
             self.losses = {name: float(v / w.sum()) for name, v in zip(names, total, strict=True)}
             share = softmax(-_SHARPNESS * total) if self.combine == "average" else np.eye(len(total))[total.argmin()]
             share = np.where(share < _LEAST, 0.0, share)
             self.weights = {n: float(s / share.sum()) for n, s in zip(names, share, strict=True) if s > 0}
             if len(x) == int((weight > 0).sum()):  # all rows that count
-                self.fits = {name: every[name] for name in self.weights}
+                fits = candidates.fit([name for name in self.weights if name not in tied], w) | tied
+                self.fits = {name: fits[name] for name in self.weights}
                 return
         else:
             self.weights = {names[0]: 1.0}
         x, labels, w = subsample(scores, y, weight, _FIT_SCORES)
-        self.fits = candidates.fit(list(self.weights), _dense(x), labels, w)
+        self.fits = replace(candidates, x=self._dense(x), y=labels, last={}).fit(list(self.weights), w)
 
     def _predict(self, scores: Array) -> Array:
-        x = _dense(scores)
+        x = self._dense(scores)
         return np.asarray(sum(share * np.exp(self.fits[name].log_prob(x)) for name, share in self.weights.items()))
 
     def networks(self) -> list[tuple[float, AFA]]:
@@ -163,7 +168,15 @@ class AFAFuser(Fuser):
         """
         self._need_settled("contributions")
         fit = self.fits[max(self.weights, key=self.weights.__getitem__)]
-        return fit.contributions(_dense(scores), first, second) if isinstance(fit, LinearFit) else None
+        return fit.contributions(self._dense(scores), first, second) if isinstance(fit, LinearFit) else None
+
+    def _dense(self, scores: Array) -> Array:
+        """Return scores ``(n, K, N)`` without NaN: a model that is missing for a row says the mean of those present.
+
+        Every class that it never knew, or that nobody present knows, gets 1/N.
+        """
+        scores = self._filled(scores)
+        return np.where(np.isnan(scores), 1 / scores.shape[2], scores)
 
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"losses": self.losses, "weights": self.weights, "fits": {}}
@@ -187,16 +200,19 @@ class AFAFuser(Fuser):
 
 @dataclass
 class Candidates:
-    """The networks to choose from, given which model knows which class ``(K, N)``."""
+    """The networks to choose from, for padded scores ``(n, K, N)`` and labels ``(n,)``."""
 
-    known: Array
+    x: Array
+    y: Array
+    known: Array  # (K, N), which model knows which class
     structure: str
-    means: tuple[str, ...] = BOTH
-    tied: dict[str, tuple[Tied, Array]] = field(default_factory=dict)  # the latest fits of the tied structure
+    means: tuple[str, ...]
+    n_rows: int  # of the choice: on them depends what is tried
+    last: dict[Any, Any] = field(default_factory=dict)  # the latest fits, to other rows, to start from
 
-    def names(self, n: int) -> list[str]:
-        """Return the candidates for n rows; the first is the one to fall back on where nothing can be held out."""
-        found = [name for name in self._usual(n) if set(_means_of(name)) <= set(self.means)]
+    def names(self) -> list[str]:
+        """Return the candidates; the first is the one to fall back on where nothing can be held out."""
+        found = [name for name in self._usual() if set(_means_of(name)) <= set(self.means)]
         others = [mean for mean in self.means if mean not in BOTH]
         if others and self.structure in ("auto", "scalar"):
             found += [*(f"{mean}, T" for mean in others), *(["all, T"] if len(self.means) > 1 else [])]
@@ -204,9 +220,8 @@ class Candidates:
             raise ValueError(f"the structure '{self.structure}' has no network with the means {', '.join(self.means)}")
         return found
 
-    def _usual(self, n: int) -> list[str]:
+    def _usual(self) -> list[str]:
         shared = bool(self.known.all())
-        full = self._shrinkages(n)[1]
         if self.structure == "scalar":
             return ["both, T"]
         if self.structure == "per_class":
@@ -215,29 +230,26 @@ class Candidates:
         if self.structure == "tied":
             return tied
         if self.structure == "full":
-            return [f"full {full[-1] if shared else full[len(full) // 2]:g}"]
-        scalar = ["mean, shrunk", "mean", "mean, T", "both, T", "geometric, T", "per class"]
-        if int(self.known.sum()) * self.known.shape[1] > _FULL_WEIGHTS:
-            full = ()
+            usual = 10.0 if shared else 1.0
+            return [name for name, (_, strength) in self._full().items() if strength == usual][-1:]
+        scalar = ["mean, shrunk", "mean", "mean, T", "both, T", "geometric, T", "per class", "tied 0.001"]
         narrow = scalar if shared else ["mean, T", "both, T", *tied]
-        return [*narrow, *(f"full {strength:g}" for strength in full)]
+        large = int(self.known.sum()) * self.known.shape[1] > _FULL_WEIGHTS
+        return narrow if large else [*narrow, *self._full()]
 
-    def _shrinkages(self, n: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return the softenings and the strengths of shrinkage of the full structure, for n rows."""
+    def _full(self) -> dict[str, tuple[tuple[float, ...], float]]:
+        """Return the softenings and the strength of shrinkage of each full structure, by name."""
         if self.known.all():
-            return (SOFT,), (30.0, 10.0)
-        if n * int(self.known.sum()) * self.known.shape[1] * len(SOFTENINGS) > _WORK:
-            return (SOFT,), (10.0, 1.0)
-        return SOFTENINGS, (10.0, 3.0, 1.0, 0.3, 0.1)
+            return {f"full {strength:g}": ((SOFT,), strength) for strength in (30.0, 10.0)}
+        found: dict[str, tuple[tuple[float, ...], float]] = {}
+        for copies in ((SOFT, 1.0), SOFTENINGS):
+            if self.n_rows * int(self.known.sum()) * self.known.shape[1] * len(copies) <= _WORK:
+                strengths = (10.0, 3.0, 1.0, 0.3, 0.1)
+                found |= {f"full {strength:g}, {len(copies)} copies": (copies, strength) for strength in strengths}
+        return found or {f"full {strength:g}": ((SOFT,), strength) for strength in (10.0, 1.0)}
 
-    def fit(
-        self, names: list[str], x: Array, y: Array, weight: Array, near: dict[str, Fit] | None = None
-    ) -> dict[str, Fit]:
-        """Fit candidates to padded scores ``(n, K, N)``; wider structures are shrunk to the scalar geometric mean.
-
-        ``near`` has fits to similar rows to start from.
-        """
-        near = near or {}
+    def fit(self, names: list[str], weight: Array) -> dict[str, Fit]:
+        """Fit candidates to rows of weights ``(n,)``, 0 leaves one out; wider ones are shrunk to the geometric mean."""
         fits: dict[str, Fit] = {}
         scalars: dict[str, tuple[tuple[str, ...], bool, float, float]] = {  # means, temperature, shrink, floor
             "mean": (ARITHMETIC, False, 0.0, 1e-6),
@@ -249,44 +261,38 @@ class Candidates:
         for name in set(names) - set(scalars):
             if name.endswith(", T"):
                 scalars[name] = (self.means if name == "all, T" else (name.removesuffix(", T"),), True, 1.0, 1e-3)
-        shared = bool(self.known.all())
+        used = weight > 0
+        x, y, w = (self.x, self.y, weight) if used.all() else (self.x[used], self.y[used], weight[used])
         start = np.full(x.shape[1], 0.5)  # of its own log-probability, where the scalar fit is no sane start
 
         def scalar(name: str) -> ScalarFit:
             means, temperature, shrink, floor = scalars[name]
-            old = near.get(name)
-            return ScalarFit.fit(
-                x, y, weight, means, temperature=temperature, shrink=shrink, floor=floor,
-                near=old if isinstance(old, ScalarFit) else None,
-            )  # fmt: skip
+            near = self.last.get(name)
+            return ScalarFit.fit(x, y, w, means, temperature=temperature, shrink=shrink, floor=floor, near=near)
 
-        def linear(name: str, structure: Literal["per_class", "full"], warm: LinearFit | None) -> LinearFit:
-            old = near.get(name, warm)
-            return LinearFit.fit(
-                x, y, weight, self.known, structure, start,
-                softenings=softenings if structure == "full" else (SOFT,),
-                shrink=float(name.split()[1]) if structure == "full" else 30.0,
-                warm=old if isinstance(old, LinearFit) else None,
-            )  # fmt: skip
-
-        if shared and any(name.startswith(("per class", "full", "geometric")) for name in names):
-            pool = scalar("geometric, T")
+        if self.known.all() and any(name.startswith(("per class", "full", "geometric")) for name in names):
+            self.last["geometric, T"] = fits["geometric, T"] = pool = scalar("geometric, T")
             start = pool.temperature * pool.weights[0]
-            fits["geometric, T"] = pool
-        softenings = self._shrinkages(len(x))[0]
-        previous: LinearFit | None = None
-        found: Array | None = None
+        found: Array | None = None  # of the tied one before,
+        before: Array | None = None  # and of the full one
         for name in names:
             if name in scalars and name not in fits:
-                fits[name] = scalar(name)
+                self.last[name] = fits[name] = scalar(name)
             elif name.startswith("tied"):
-                tied = Tied(x, y, self.known, float(name.split()[1]))
+                tied = Tied(self.x, self.y, self.known, float(name.split()[1]))
                 found = tied.fit(weight, warm=found)
-                fits[name], self.tied[name] = tied.linear(found), (tied, found)
+                fits[name], self.last[name] = tied.linear(found), (tied, found)
             elif name == "per class":
-                fits[name] = linear(name, "per_class", None)
+                self.last[name] = fits[name] = LinearFit.fit(
+                    x, y, w, self.known, start, shrink=30.0, warm=self.last.get(name)
+                )
             elif name.startswith("full"):
-                fits[name] = previous = linear(name, "full", previous)
+                softenings, shrink = self._full()[name]
+                if softenings not in self.last:
+                    self.last[softenings], before = Full(self.x, self.y, self.known, softenings), None
+                full: Full = self.last[softenings]
+                self.last[name] = before = full.fit(weight, start, shrink, self.last.get(name, before))
+                fits[name] = full.linear(before, start)
         return {name: fits[name] for name in names}
 
 
@@ -295,34 +301,32 @@ def _means_of(name: str) -> tuple[str, ...]:
     return {"mean": ARITHMETIC, "both": BOTH}.get(name.split(",")[0], GEOMETRIC)
 
 
-def _held_out(
-    candidates: Candidates, every: dict[str, Fit], x: Array, y: Array, weight: Array, n_folds: int
-) -> dict[str, float]:
-    """Return the summed loss of each candidate on rows that it was not fitted on; ``every``: the fits to all rows.
+def _held_out(candidates: Candidates, names: list[str], weight: Array, n_folds: int) -> Array:
+    """Return the summed loss of each candidate, ``(names,)``, on rows that it was not fitted on; weights are ``(n,)``.
 
-    Tied ones among themselves are compared row by row, each left out to first order: as good as folds, and cheaper.
+    Tied ones, which are fitted already, are compared row by row where there are no others, each left out to first
+    order: as good as folds, and cheaper. A candidate that falls far behind the best in a few folds is not fitted to the
+    others, and counts as so far behind in the end.
     """
+    most = -np.log(1e-15)
+    tied = {name: candidates.last[name] for name in names if name.startswith("tied")}
+    if len(tied) == len(names):
+        return np.array([float(weight @ np.minimum(t.left_out(near, weight), most)) for t, near in tied.values()])
+    x, y = candidates.x, candidates.y
     fold = folds_of(y, n_folds)
-    total = dict.fromkeys(every, 0.0)
-    names = [name for name in every if not name.startswith("tied")]
-    for name in every.keys() - set(names):
-        tied, near = candidates.tied[name]
-        if names:  # folds, as for the others
-            losses = np.empty(len(y))
-            for f in range(n_folds):
-                losses[fold == f] = tied.losses(tied.fit(np.where(fold == f, 0.0, weight), warm=near))[fold == f]
-        else:
-            losses = tied.left_out(near, weight)
-        total[name] = float(weight @ np.minimum(losses, -np.log(1e-15)))
-    for f in range(n_folds if names else 0):
-        inside, outside = fold != f, fold == f
-        rows = np.arange(int(outside.sum()))
-        for name, fit in candidates.fit(names, x[inside], y[inside], weight[inside], every).items():
-            log_prob = fit.log_prob(x[outside])[rows, y[outside]]
-            total[name] -= float(weight[outside] @ np.maximum(log_prob, np.log(1e-15)))
-    return total
-
-
-def _dense(scores: Array) -> Array:
-    """Return scores without NaN: what a model knows stays as it is, and every class that it does not know gets 1/N."""
-    return np.where(np.isnan(scores), 1 / scores.shape[2], scores).astype(np.float64, copy=False)
+    total, behind = np.zeros(len(names)), np.zeros(len(names))
+    for f in range(n_folds):
+        out = fold == f
+        w, rows, inside = weight[out], np.arange(int(out.sum())), np.where(out, 0.0, weight)
+        racing = behind < _BEHIND
+        fits = candidates.fit([n for n, r in zip(names, racing, strict=True) if r and n not in tied], inside)
+        for i in np.flatnonzero(racing):
+            if names[i] in tied:
+                t, near = tied[names[i]]
+                losses = t.losses(t.fit(inside, warm=near))[out]
+            else:
+                losses = -fits[names[i]].log_prob(x[out])[rows, y[out]]
+            total[i] += float(w @ np.minimum(losses, most))
+        behind = np.where(racing, total - total[racing].min(), behind)
+    racing = behind < _BEHIND
+    return np.asarray(np.where(racing, total, total[racing].min() + behind))

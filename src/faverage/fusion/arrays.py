@@ -53,6 +53,24 @@ def known_classes(scores: Array, weight: Array) -> Array:
     return known
 
 
+def fill_gaps(scores: Array, known: Array) -> Array:
+    """Return scores ``(n, K, N)`` in which a model that is missing for a row says the mean of those present.
+
+    Only what the model knows, ``(K, N)``, is filled: what it never knew stays NaN, as does what nobody present knows.
+
+    >>> scores = np.array([[[0.9, 0.1, np.nan], [0.5, 0.3, 0.2], [np.nan] * 3]])
+    >>> fill_gaps(scores, np.array([[True, True, False], [True] * 3, [True] * 3]))[0]
+    array([[0.9, 0.1, nan],
+           [0.5, 0.3, 0.2],
+           [0.7, 0.2, 0.2]])
+    """
+    gaps = np.isnan(scores)
+    if not (gaps & known).any():
+        return scores
+    mean = np.where(gaps.all(1), np.nan, masked_mean(scores))
+    return np.where(gaps & known, mean[:, None], scores)
+
+
 def check_labels(scores: Array, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Array, Array]:
     """Return labels and weights, ``(n,)`` each, that fit the scores ``(n, K, N)``, or raise ValueError."""
     n, _, n_classes = scores.shape

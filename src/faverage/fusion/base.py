@@ -1,7 +1,8 @@
 """What every fuser is: ``fit`` on labelled scores, ``predict_proba``, growth, and a file on disk.
 
 A fuser takes scores ``(n, K, N)``: n examples, K models, N classes, NaN where a model does not know a class (or, over a
-whole row of a model, gave no answer). A new one defines ``_fit`` and ``_predict``, and is registered by name:
+whole row of a model, gave no answer: ``_filled`` puts the mean of the models present in its place). A new one defines
+``_fit`` and ``_predict``, and is registered by name:
 
     >>> from faverage.fusion import Fuser, get_fuser, register_fuser
     >>> @register_fuser("first")
@@ -32,7 +33,9 @@ from faverage.fusion.arrays import (
     check_labels,
     check_scores,
     chunks,
+    fill_gaps,
     grown,
+    known_classes,
     masked_mean,
     merge_rows,
     normalise,
@@ -61,6 +64,7 @@ class Fuser:
     n_models: int = 0
     n_classes: int = 0
     _fitted: tuple[int, int] | None = None  # K and N that _fit saw; add_model and add_class leave it behind
+    _known: Array | None = None  # (K, N), which model knew which class then; files of older versions lack it
     _kept: tuple[Array, Array, Array] | None = None  # scores, labels and weights for partial_fit
 
     def fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -186,6 +190,8 @@ class Fuser:
             "state": {k: v for k, v in state.items() if not isinstance(v, np.ndarray)},
         }
         arrays = {f"state.{k}": v for k, v in state.items() if isinstance(v, np.ndarray)}
+        if self._known is not None:
+            arrays["known"] = self._known
         if self._kept is not None:
             arrays |= {f"kept.{i}": a for i, a in enumerate(self._kept)}
         return config, {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
@@ -220,6 +226,7 @@ class Fuser:
             with few_threads(_work(scores)):
                 used = merge_rows(scores, y, weight)
                 fresh = copy.copy(self)  # a failed fit leaves the fuser as it was
+                fresh._known = known_classes(used[0], used[2])
                 fresh._fit(*used)
                 self.__dict__.update(fresh.__dict__)
                 self._kept = sample(*used)
@@ -236,6 +243,11 @@ class Fuser:
         added = masked_mean(scores[:, :, n:])
         added /= np.maximum(added.sum(1, keepdims=True), 1)
         return np.concatenate([fused * (1 - added.sum(1, keepdims=True)), added], 1)
+
+    def _filled(self, scores: Array) -> Array:
+        """Return scores ``(n, K, N)`` in double precision, with what present models say for one that is missing."""
+        scores = scores.astype(np.float64, copy=False)
+        return scores if self._known is None else fill_gaps(scores, self._known)
 
     def _need_settled(self, verb: str) -> None:
         """Raise ValueError unless everything that the fuser has room for was learned."""
@@ -310,6 +322,10 @@ def unpack_fuser(config: Any, tensors: dict[str, Tensor]) -> Fuser:
         fuser._fitted = fitted
         state = {name.removeprefix("state."): a for name, a in arrays.items() if name.startswith("state.")}
         fuser._set_state({**config["state"], **state}, *(fitted or size))
+        if "known" in arrays:
+            fuser._known = arrays["known"]
+            if fuser._known.dtype != bool or fuser._known.shape != fitted:
+                raise ValueError(f"'known' must say yes or no of {fitted} models and classes")
         if "kept.0" in arrays:
             scores = check_scores(arrays["kept.0"])
             if scores.shape[1] > size[0] or scores.shape[2] > size[1]:

@@ -48,6 +48,8 @@ _LOG_T_PRIOR = 10.0
 _LEAST_SHARE = 1e-4  # a fit that starts from another takes smaller weights for this: from 0 there is no way back
 _NEWTON_STEPS = 30
 _CLOSE = 1e-6  # relative decrease of the loss that is not worth another step
+_FEW = 10  # steps before the curvature is looked at again
+_FLAT = 1e-10  # axes along which rows differ less than this, relative to the longest, are left out
 _EPS = 1e-12  # eps of the geometric mean of softened members; log of the member "never"
 
 
@@ -169,52 +171,35 @@ class LinearFit:
         y: Array,
         weight: Array,
         known: Array,
-        structure: Literal["per_class", "full"],
         start: Array,
         *,
-        softenings: tuple[float, ...],
         shrink: float,
         warm: LinearFit | None = None,
     ) -> LinearFit:
-        """Fit to probabilities ``(n, K, N)``, of which the entries ``known`` ``(K, N)`` count.
+        """Fit one weight a model and class to probabilities ``(n, K, N)``, where ``known`` ``(K, N)``.
 
-        ``start`` ``(K,)`` is B₀: the weight of each model's own class, in its copy softened by SOFT.
+        ``start`` ``(K,)`` is B₀: the weight of each model's own class. For full matrices see ``Full``.
         """
-        features, unit, place = linear_features(x, known, structure, softenings)
-        classes = x.shape[2]
-        first = np.zeros((features.shape[-1], classes))
-        own = softenings.index(SOFT)
-        model, column = np.nonzero(known)
-        if structure == "full":
-            first[own * len(model) + np.arange(len(model)), column] = start[model]
-        else:
-            first[own * x.shape[1] + model, column] = start[model]
-        first /= unit[:, None]
-        begin = first if warm is None else place(warm.weights.T) / unit[:, None]
+        classes, unit = x.shape[2], _UNIT[SOFT]
+        logs = np.log(soften(x, (SOFT,))) * known * unit
+        features = np.ascontiguousarray(logs.transpose(2, 0, 1))  # (N, n, K)
+        first = np.where(known, start[:, None], 0.0).T / unit  # (N, K)
+        begin = first if warm is None else warm.weights / unit
         size = first.size
 
         def objective(t: Array) -> tuple[float, Array]:
             b_matrix, bias = t[:size].reshape(first.shape), t[size:]
-            if structure == "full":
-                logits = b_matrix.T @ features.T
-            else:
-                logits = np.matmul(features, b_matrix.T[:, :, None])[:, :, 0]
+            logits = np.matmul(features, b_matrix[:, :, None])[:, :, 0]
             loss, g = cross_entropy(logits + bias[:, None], y, weight)
-            gradient = (g @ features if structure == "full" else np.matmul(g[:, None], features)[:, 0]).T
             away = b_matrix - first
             loss += 0.5 * shrink * (float((away**2).sum()) + float(bias @ bias))
-            out = np.concatenate([(gradient + shrink * away).ravel(), g.sum(1) + shrink * bias])
-            return loss / weight.sum(), out / weight.sum()
+            gradient = np.matmul(g[:, None], features)[:, 0] + shrink * away
+            return loss / weight.sum(), np.concatenate([gradient.ravel(), g.sum(1) + shrink * bias]) / weight.sum()
 
-        bounds = None if structure == "full" else [(0, None)] * size + [(None, None)] * classes
+        bounds = [(0, None)] * size + [(None, None)] * classes
         bias0 = np.zeros(classes) if warm is None else warm.bias
         t = lbfgs(objective, np.concatenate([begin.ravel(), bias0]), 100, bounds)
-        fitted = t[:size].reshape(first.shape) * unit[:, None]
-        if structure == "full":
-            dense = np.zeros((len(softenings), known.size, classes))
-            dense[:, known.ravel()] = fitted.reshape(len(softenings), -1, classes)
-            fitted = dense.reshape(-1, classes)
-        return cls(structure, np.ascontiguousarray(fitted.T), t[size:], softenings)
+        return cls("per_class", t[:size].reshape(first.shape) * unit, t[size:], (SOFT,))
 
     def log_prob(self, x: Array) -> Array:
         """Return log-probabilities ``(n, N)``."""
@@ -453,23 +438,73 @@ class Tied:
         return loss, gradient, hessian
 
 
-def linear_features(
-    x: Array, known: Array, structure: str, softenings: tuple[float, ...]
-) -> tuple[Array, Array, Callable[[Array], Array]]:
-    """Return scaled log members, their units, and a function that picks the known rows of a dense Bᵀ.
+class Full:
+    """The fits of a ``LinearFit`` of full matrices to the same rows, for any weights and strengths of shrinkage.
 
-    Full: ``(n, C·known)``. Per class: ``(N, n, C·K)``, zero where a model does not know the class.
+    The logarithms are taken once, and turned to their principal axes. B − B₀ lies in the span of the rows, so there are
+    no more axes than rows or features; each is scaled so that the Hessian is about the identity, for a tenth of the
+    steps.
+
+    Args:
+        x: probabilities ``(n, K, N)`` without NaN.
+        y: labels ``(n,)``.
+        known: which model knows which class, ``(K, N)``.
+        softenings: of the copies; SOFT is one of them.
     """
-    n, k = x.shape[:2]
-    logs = np.log(soften(x, softenings))  # (n, C·K, N)
-    if structure == "full":
+
+    def __init__(self, x: Array, y: Array, known: Array, softenings: tuple[float, ...]) -> None:
+        n, k, _ = x.shape
+        self.y, self.known, self.softenings = y, known, softenings
+        logs = np.log(soften(x, softenings))  # (n, C·K, N)
+        self.copy = softenings.index(SOFT)
+        self.own = logs[:, self.copy * k : (self.copy + 1) * k] * known  # (n, K, N)
+        self.unit = np.repeat([_UNIT[e] for e in softenings], int(known.sum()))[:, None]
         inside = np.tile(known.ravel(), len(softenings))
-        unit = np.repeat([_UNIT[e] for e in softenings], int(known.sum()))
-        features = logs.reshape(n, -1)[:, inside] * unit
-        return features, unit, lambda b: b[inside]
-    unit = np.repeat([_UNIT[e] for e in softenings], k)
-    by_class = (logs * np.tile(known, (len(softenings), 1))).transpose(2, 0, 1) * unit
-    return np.ascontiguousarray(by_class), unit, lambda b: b
+        features = np.column_stack([logs.reshape(n, -1)[:, inside] * self.unit[:, 0], np.ones(n)])  # the bias is last
+        wide = features.shape[1] > n
+        size, axes = np.linalg.eigh(features @ features.T if wide else features.T @ features)
+        size, axes = size[size > _FLAT * size[-1]], axes[:, size > _FLAT * size[-1]]
+        self.axes = features.T @ (axes / np.sqrt(size)) if wide else axes  # (features, axes)
+        rows = axes * np.sqrt(size) if wide else features @ axes
+        self.rows = rows.astype(np.float32)  # (n, axes); half of the bytes, and of the time
+        self.size = size / n
+
+    def fit(self, weight: Array, start: Array, shrink: float, warm: Array | None = None) -> Array:
+        """Return B − B₀ ``(axes, N)``.
+
+        Args:
+            weight: of each row ``(n,)``; rows of weight 0 are left out.
+            start: ``(K,)``, B₀: the weight of each model's own class, in its copy softened by SOFT.
+            shrink: λ.
+            warm: a fit to similar rows, to start from.
+        """
+        used = weight > 0
+        w, y, rows = weight[used], self.y[used], self.rows[used]
+        offset = np.einsum("nkc,k->cn", self.own[used], start).astype(np.float32)
+        shape = (rows.shape[1], len(offset))
+        t = np.zeros(shape) if warm is None else warm
+        for steps in (_FEW, 100) if warm is None else (100,):  # the scale is that of where it starts: not far, at first
+            p = softmax(rows @ t + offset.T)
+            scale = 1 / np.sqrt(self.size[:, None] * (w @ (p * (1 - p))) + shrink)
+
+            def objective(u: Array, scale: Array = scale) -> tuple[float, Array]:
+                t = u.reshape(shape) * scale
+                loss, g = cross_entropy(t.T.astype(np.float32) @ rows.T + offset, y, w)
+                loss += 0.5 * shrink * float((t**2).sum())
+                return loss / w.sum(), (((g @ rows).T + shrink * t) * scale / w.sum()).ravel()
+
+            t = lbfgs(objective, (t / scale).ravel(), steps).reshape(shape) * scale
+        return t
+
+    def linear(self, t: Array, start: Array) -> LinearFit:
+        """Return the fit with B and b, of what ``fit`` returned ``(axes, N)`` and took for ``start`` ``(K,)``."""
+        apart = self.axes @ t
+        model, column = np.nonzero(self.known)
+        k, n_classes = self.known.shape
+        b = np.zeros((len(self.softenings), k, n_classes, n_classes))
+        b[:, model, column] = (apart[:-1] * self.unit).reshape(len(self.softenings), len(model), n_classes)
+        b[self.copy, model, column, column] += start[model]
+        return LinearFit("full", np.ascontiguousarray(b.reshape(-1, n_classes).T), apart[-1], self.softenings)
 
 
 def soften(x: Array, softenings: tuple[float, ...]) -> Array:
@@ -488,7 +523,7 @@ def cross_entropy(logits: Array, y: Array, weight: Array) -> tuple[float, Array]
     own = gradient[y, rows]
     np.exp(gradient, out=gradient)
     total = gradient.sum(0)
-    gradient *= weight / total
+    gradient *= weight.astype(gradient.dtype, copy=False) / total
     gradient[y, rows] -= weight
     return float(weight @ (np.log(total) - own)), gradient
 

@@ -47,10 +47,11 @@ class Linear(NamedTuple):
 class Logistic(Fuser):
     """Stacking: multinomial logistic regression on the K·N scores, p = softmax(B φ(x) + b).
 
-    φ is one of ``p``, the scores; ``log``, ln(p + 0.001); ``both``, [p, 0.2 ln(p + 0.001)]. Unknown classes count as 0.
-    φ and the inverse strength C of the L2 penalty are those with the smallest 5-fold weighted log-loss; for each φ, C
-    is raised through 0.01, 0.1, 1, 10, 100 as long as the loss falls. A hundredth of a percent of the result is
-    uniform, so that a class that the training labels lack is not impossible. Large data is thinned.
+    φ is one of ``p``, the scores; ``log``, ln(p + 0.001); ``both``, [p, 0.2 ln(p + 0.001)]. Unknown classes count as 0;
+    a model that is missing for a row says the mean of those present. φ and the inverse strength C of the L2 penalty are
+    those with the smallest 5-fold weighted log-loss; for each φ, C is raised through 0.01, 0.1, 1, 10, 100 as long as
+    the loss falls. A hundredth of a percent of the result is uniform, so that a class that the training labels lack is
+    not impossible. Large data is thinned.
 
     Args:
         features: φ; None chooses.
@@ -81,7 +82,7 @@ class Logistic(Fuser):
         def thinned(most_work: float) -> tuple[Array, Array, Array]:
             n_rows = int(max(most_work // work, _FOLDS * n_classes))
             rows, labels, weights = subsample(scores, y, weight, n_rows * k * n_classes)
-            return pad(rows.astype(np.float64), "zero"), labels, weights
+            return pad(self._filled(rows), "zero"), labels, weights
 
         self.chosen: tuple[Features, float] = self._choose(*thinned(_CHOOSE_WORK))
         rows, labels, weights = thinned(_FIT_WORK)
@@ -122,7 +123,7 @@ class Logistic(Fuser):
         return chosen
 
     def _predict(self, scores: Array) -> Array:
-        x = _features(pad(scores, "zero"), self.chosen[0])
+        x = _features(pad(self._filled(scores), "zero"), self.chosen[0])
         return self.linear.predict(x[:, self._columns], scores.shape[2])
 
     def _state(self) -> dict[str, Any]:

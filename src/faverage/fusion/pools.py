@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from faverage.fusion.align import pad
-from faverage.fusion.arrays import Array, chunks, known_classes, learned, log_softmax, subsample
+from faverage.fusion.arrays import Array, chunks, learned, log_softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
 
 __all__ = ["Greedy", "LogPool", "Performance"]
@@ -51,7 +51,7 @@ class Performance(Weighted):
     """
 
     def _fit(self, scores: Array, y: Array, weight: Array) -> None:
-        n_known = np.maximum(known_classes(scores, weight).sum(1), 2)  # one class alone is no choice: as if of two
+        n_known = np.maximum(np.asarray(self._known).sum(1), 2)  # one class alone is no choice: as if of two
         right, judged = np.zeros(scores.shape[1]), np.zeros(scores.shape[1])
         for rows in chunks(scores):
             part = np.nan_to_num(scores[rows].astype(np.float64), nan=-1.0)
@@ -74,6 +74,8 @@ class Performance(Weighted):
 @dataclass(eq=False, kw_only=True)
 class LogPool(Weighted):
     """The log-opinion pool, with one non-negative weight a model; unknown classes are padded uniformly.
+
+    A model that is missing for a row says the mean of those present.
 
         p_n ∝ Π_k (p_kn + ε)^{w_k},   w ≥ 0
 
@@ -113,7 +115,7 @@ class LogPool(Weighted):
         self.weights = np.maximum(found.x, 0.0)
 
     def _logs(self, scores: Array) -> Array:
-        logs: Array = np.log(pad(scores.astype(np.float64), "uniform") + self.eps)
+        logs: Array = np.log(pad(self._filled(scores), "uniform") + self.eps)
         return logs
 
     def _predict(self, scores: Array) -> Array:
@@ -127,7 +129,8 @@ class Greedy(Weighted):
     """Forward selection with replacement (Caruana et al., 2004): p ∝ Σ_k w_k p_k, w_k the share of model k.
 
     Each step adds the model that makes the weighted log-loss of the mean of the chosen ones smallest (the first of
-    several); the result is the selection of the step with the smallest loss. Unknown classes are padded uniformly.
+    several); the result is the selection of the step with the smallest loss. Unknown classes are padded uniformly; a
+    model that is missing for a row says the mean of those present.
 
     Args:
         steps: how many models to add, counting repetitions.
@@ -140,7 +143,7 @@ class Greedy(Weighted):
             raise ValueError(f"steps must be a whole number of at least 1, got {self.steps!r}")
 
     def _fit(self, scores: Array, y: Array, weight: Array) -> None:
-        hit, total = _label_scores(scores, y)
+        hit, total = self._label_scores(scores, y)
         uniform, share = 1 / scores.shape[2], weight / weight.sum()
         chosen_hit, chosen_total = np.zeros((len(y), 1)), np.zeros((len(y), 1))
         chosen: list[int] = []
@@ -158,18 +161,17 @@ class Greedy(Weighted):
         self.weights = np.bincount(kept, minlength=scores.shape[1]) / len(kept)
 
     def _predict(self, scores: Array) -> Array:
-        fused: Array = np.tensordot(pad(scores, "uniform"), self.weights, axes=(1, 0))
+        fused: Array = np.tensordot(pad(self._filled(scores), "uniform"), self.weights, axes=(1, 0))
         return fused
 
-
-def _label_scores(scores: Array, y: Array) -> tuple[Array, Array]:
-    """Return, uniformly padded, each model's score of the label and its sum over the classes, both ``(n, K)``."""
-    hit, total = np.empty(scores.shape[:2]), np.empty(scores.shape[:2])
-    for rows in chunks(scores):
-        part = pad(scores[rows].astype(np.float64), "uniform")
-        hit[rows] = part[np.arange(len(part)), :, y[rows]]
-        total[rows] = part.sum(2)
-    return hit, total
+    def _label_scores(self, scores: Array, y: Array) -> tuple[Array, Array]:
+        """Return, uniformly padded, each model's score of the label and its sum over the classes, both ``(n, K)``."""
+        hit, total = np.empty(scores.shape[:2]), np.empty(scores.shape[:2])
+        for rows in chunks(scores):
+            part = pad(self._filled(scores[rows]), "uniform")
+            hit[rows] = part[np.arange(len(part)), :, y[rows]]
+            total[rows] = part.sum(2)
+        return hit, total
 
 
 def check_positive(name: str, value: float) -> None:

@@ -15,6 +15,7 @@ from faverage.fusion import Fuser, fuser_names, get_fuser
 from faverage.fusion.align import pad
 from faverage.fusion.arrays import folds_of, subsample
 from faverage.prediction_files.base import Listener, UserError
+from faverage.prediction_files.calibration import Calibration, calibration
 
 __all__ = ["Comparison", "Score", "chosen_fusers", "compare", "measure", "new_fuser"]
 
@@ -45,12 +46,14 @@ class Comparison:
         folds: how many.
         rows: how many labelled rows were looked at,
         of: and how many there are.
+        calibrations: of the fuser that is fitted, if it was compared, and of each model.
     """
 
     scores: list[Score] = field(default_factory=list)
     folds: int = 0
     rows: int = 0
     of: int = 0
+    calibrations: list[Calibration] = field(default_factory=list)
 
     def describe(self) -> str:
         """Say in one sentence what was measured."""
@@ -83,6 +86,7 @@ def compare(
     folds: int,
     seed: int,
     of: int,
+    chosen: str,
     listener: Listener,
 ) -> Comparison:
     """Fit each fuser on all folds but one, predict that one, and score all rows together.
@@ -95,19 +99,24 @@ def compare(
         folds: how many; the rows of each class are dealt to them in turn.
         seed: of the folds.
         of: how many labelled rows there are in all.
+        chosen: the fuser whose probabilities are looked at more closely, with those of the models.
         listener: hears of progress.
     """
     fold = _folds(y, folds, seed)
-    found = []
+    found, calibrations = [], []
     listener.progress("comparing fusers", 0, len(names))
     for i, name in enumerate(names):
-        found.append(_held_out(name, scores, y, fold, seed))
+        score, fused = _held_out(name, scores, y, fold, seed)
+        found.append(score)
+        if name == chosen and fused is not None:
+            calibrations.append(calibration(name, fused, y))
         listener.progress("comparing fusers", i + 1, len(names))
     for k, model in enumerate(models):
         alone = pad(scores[:, k : k + 1], "uniform")[:, 0]
         found.append(Score(f"model {model}", *measure(alone, y)))
+        calibrations.append(calibration(f"model {model}", alone, y))
     found.sort(key=lambda score: (bool(score.failed), score.log_loss, score.name))
-    return Comparison(found, folds, len(y), of)
+    return Comparison(found, folds, len(y), of, calibrations)
 
 
 def sample(y: Array, width: int, seed: int) -> Array:
@@ -138,15 +147,16 @@ def new_fuser(name: str, seed: int) -> Fuser:
     return get_fuser(name, seed=seed) if "seed" in fuser.options() else fuser
 
 
-def _held_out(name: str, scores: Array, y: Array, fold: Array, seed: int) -> Score:
+def _held_out(name: str, scores: Array, y: Array, fold: Array, seed: int) -> tuple[Score, Array | None]:
     start = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # slow convergence and the like show in the scores
             fused = new_fuser(name, seed).held_out(scores, y, fold)
     except Exception as error:
-        return Score(name, failed=str(error) or type(error).__name__)
-    return Score(name, *measure(fused, y), seconds=(time.perf_counter() - start) / (int(fold.max()) + 1))
+        return Score(name, failed=str(error) or type(error).__name__), None
+    seconds = (time.perf_counter() - start) / (int(fold.max()) + 1)
+    return Score(name, *measure(fused, y), seconds=seconds), fused
 
 
 def _folds(y: Array, n_folds: int, seed: int) -> Array:

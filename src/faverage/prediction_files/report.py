@@ -13,8 +13,10 @@ import numpy as np
 import torch
 
 from faverage.afa.explain import Explanation
+from faverage.prediction_files import calibration
 from faverage.prediction_files.base import printable
 from faverage.prediction_files.compare import Comparison, Score
+from faverage.report import charts, reliability
 from faverage.report.page import (
     MISSING,
     bars,
@@ -100,6 +102,7 @@ def write_report(path: Path, result: Result) -> None:
         warnings(result.warnings),
         "<h2>On held-out rows</h2>",
         _comparison(result.comparison, result.fuser),
+        _calibration(result.comparison, result.fuser),
         "<h2>What AFA learned</h2>",
         _explanation(result.explanation, result.unexplained),
         "<h2>What was fused</h2>",
@@ -108,7 +111,7 @@ def write_report(path: Path, result: Result) -> None:
         how_to_repeat(result.command, {}, _versions()),
     ]
     title = f"Fused: {', '.join(m.name for m in result.members)}"
-    path.write_text(page(title, parts), encoding="utf-8")
+    path.write_text(page(title, parts, charts.STYLE + reliability.STYLE), encoding="utf-8")
 
 
 def _comparison(comparison: Comparison, chosen: str) -> str:
@@ -125,6 +128,32 @@ def _comparison(comparison: Comparison, chosen: str) -> str:
     note = f"{comparison.describe()} A model that does not know every class is completed with equal probabilities."
     first = head(["fuser or model"], _COLUMNS)
     return f'<p class="soft">{text(note)}</p>' + table(first, rows)
+
+
+def _calibration(comparison: Comparison, chosen: str) -> str:
+    found = comparison.calibrations
+    if not found:
+        return ""
+    rows = []
+    for one in found:
+        numbers = [one.ece, one.brier, one.miscalibration, one.discrimination, one.uncertainty]
+        mark = "chosen" if one.name == chosen else ""
+        rows.append(row(one.name, numbers=[f"{value:.4f}" for value in numbers], kind=mark))
+    note = (
+        "Predictions by the probability that was given to them, against how many of them are right, on the same "
+        "held-out rows: below the diagonal is too sure, above it not sure enough. Bars and the size of points say how "
+        f"many rows there are. ECE is the mean distance from the diagonal, over {calibration.N_BINS} bins. The Brier "
+        "score, summed over classes, is miscalibration − discrimination + uncertainty: what a monotone correction "
+        "would gain, what the model can tell apart, and what the shares of the classes alone would score."
+    )
+    columns = ("ECE", "Brier score", "miscalibration", "discrimination", "uncertainty")
+    diagrams = [reliability.Diagram(one.name, f"ECE {one.ece:.3f}", one.bins) for one in found]
+    return (
+        f'<h2>Can the probabilities be believed?</h2><p class="soft">{text(note)}</p>'
+        + reliability.reliability_charts(diagrams, calibration.N_BINS, highlight=chosen)
+        + "<h3>In numbers</h3>"
+        + table(head(["fuser or model"], columns), rows)
+    )
 
 
 def _explanation(explanation: Explanation | None, why: str) -> str:

@@ -106,7 +106,7 @@ def fuse_files(
     comparison = Comparison()
     if compared:
         at = {"folds": folds, "seed": seed, "of": len(y)}
-        comparison = compare_fusers(compared, shown, y[few], names, **at, listener=listener)
+        comparison = compare_fusers(compared, shown, y[few], names, **at, chosen=fuser, listener=listener)
     listener.progress(f"fitting {fuser}", 0, 1)
     fitted = _fit(fuser, joined.scores if len(rows) == len(joined.ids) else joined.scores[rows], y, seed)
     explanation, unexplained = _explain(fitted, shown, y[few], seed, names, joined.classes)

@@ -60,7 +60,6 @@ class Rival:
 
     name: ClassVar[str] = ""
     recipes: ClassVar[dict[str, Recipe]] = {"shared": {}}
-    passes: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -188,6 +187,11 @@ class Rival:
         rival.net.eval()
         rival.arrays = {n.removeprefix("array."): t.numpy() for n, t in tensors.items() if n.startswith("array.")}
         return rival
+
+    @classmethod
+    def passes(cls, recipe: Recipe) -> int:
+        """Return how many passes of the backbone a prediction takes."""
+        return 1
 
     def build(self, sizes: list[int]) -> nn.Module:
         """Return a fresh network for sessions of these numbers of classes; it must have a ``backbone``."""

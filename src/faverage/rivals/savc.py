@@ -328,11 +328,12 @@ class SAVC(Rival):
             known = ", ".join(FANTASIES)
             raise ValueError(f"savc has no fantasies '{self.recipe['fantasies']}'; known are: {known}")
         backbone: Any = self._backbone()
-        return Prototypes(backbone, torch.zeros(sum(sizes), self._m * backbone.dimension))
+        return Prototypes(backbone, torch.zeros(sum(sizes), self.passes(self.recipe) * backbone.dimension))
 
-    @property
-    def _m(self) -> int:
-        return len(FANTASIES[self.recipe["fantasies"]])
+    @classmethod
+    def passes(cls, recipe: Recipe) -> int:
+        """Return m: every fantasy of an image is looked at."""
+        return len(FANTASIES[recipe["fantasies"]])
 
     def features(self, X: Array) -> Array:
         """Return features ``(n, m · d)`` of all fantasies of images ``(n, S, S, 3)`` under the evaluation transform."""
@@ -352,5 +353,5 @@ class SAVC(Rival):
         self.net.prototypes = torch.cat([self.net.prototypes, torch.from_numpy(means)])
 
     def _probabilities(self, features: Tensor) -> Tensor:
-        logits = self.recipe["scale"] * aggregated(features, self.net.prototypes, self._m)
+        logits = self.recipe["scale"] * aggregated(features, self.net.prototypes, self.passes(self.recipe))
         return torch.softmax(logits, 1)

@@ -50,8 +50,8 @@ def test_draws_of_a_rival_share_its_base_session(tmp_path: Path) -> None:
 def test_the_test_images_have_no_part_in_the_held_out_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other pixels and shuffled labels of all tests: F1 changes, the loss does not by a bit."""
 
-    def noisy(config: Any) -> Pictures:
-        pictures, rng = load_pictures(config), np.random.default_rng(5)
+    def noisy(*of: Any) -> Pictures:
+        pictures, rng = load_pictures(*of), np.random.default_rng(5)
         images, labels, test = pictures.images.copy(), pictures.labels.copy(), pictures.test
         images[test] = rng.integers(0, 256, images[test].shape, dtype=np.uint8)
         labels[test] = rng.permutation(labels[test])
@@ -189,7 +189,7 @@ WRONG = {
     "epochs:": "epochs has no value",
     "devices: 2": "leave out devices and nodes",
     "over: 3": "over must hold lists by option",
-    "over: {colour: [red]}": "unknown option 'colour' under over; it can vary: backbone, ",
+    "over: {colour: [red]}": "unknown option 'colour' under over; it can vary: area, backbone, ",
     "over: {epochs: []}": "over: epochs must be a list of values, and not an empty one",
     "over: {epochs: 3}": "over: epochs must be a list of values",
     "over: {epochs: [1, 1]}": "over: epochs has 1 more than once",

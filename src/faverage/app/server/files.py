@@ -45,7 +45,7 @@ class Merged(BaseModel):
 class Unzipped(BaseModel):
     """What was taught from a zip."""
 
-    pictures: int
+    pictures: int = Field(description="Those that it learned; others it kept already.")
     lessons: list[Learned] = Field(description="One a class.")
     version: int
 
@@ -138,7 +138,7 @@ def add_files(
         taught = await changed(workers, model.teach_many, lessons)
         version = await workers.read(getattr, model, "version")
         went = [learned_answer(one, version) for one in taught]
-        return Unzipped(pictures=len(found), lessons=went, version=version)
+        return Unzipped(pictures=len(found) - sum(one.again for one in taught), lessons=went, version=version)
 
     @router.post(
         "/api/merge",

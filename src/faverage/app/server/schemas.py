@@ -210,6 +210,7 @@ class Learned(BaseModel):
     before: float | None = Field(None, description="Right answers to kept pictures of the classes known before, then.")
     after: float | None = Field(None, description="The same now.")
     worse: bool = Field(False, description="Whether these classes lost more than chance explains.")
+    again: int = Field(0, description="Pictures that were left out, since the model keeps them already.")
 
 
 class Forgotten(BaseModel):
@@ -321,6 +322,7 @@ def learned_answer(taught: Taught, version: int) -> Learned:
         before=taught.before,
         after=taught.after,
         worse=taught.worse,
+        again=taught.again,
     )
 
 

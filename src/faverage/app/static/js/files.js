@@ -29,7 +29,10 @@ async function download(path) {
 }
 
 function brought(said) {
-  if (said.pictures !== undefined) return `It learned ${plural(said.pictures, "picture")} of ${said.lessons.map(({ name }) => quoted(name)).join(", ")}.`;
+  if (said.pictures !== undefined) {
+    const again = said.lessons.reduce((sum, lesson) => sum + lesson.again, 0), names = said.lessons.map(({ name }) => quoted(name));
+    return `It learned ${plural(said.pictures, "picture")} of ${names.join(", ")}.${again ? ` It knew ${plural(again, "other")} already.` : ""}`;
+  }
   return said.new.length ? `Merged: it now also knows ${said.new.map(quoted).join(", ")}.` : "Merged: it brought no new class.";
 }
 

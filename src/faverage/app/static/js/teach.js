@@ -92,12 +92,13 @@ async function teach(event) {
   }
 }
 
-function showLearned({ name, count, kept, right, confused, before, after, worse }) {
+function showLearned({ name, count, kept, right, confused, before, after, worse, again }) {
   const place = $("#learned"), own = confused.filter((c) => c.true === name || c.answered === name);
   const of = kept === count ? plural(kept, "picture") : `the ${plural(kept, "picture")} that it keeps`;
   const check = kept > 1 ? ` Check: it recognises ${Math.round(right * kept)} of ${of}, each left out in turn.` : "";
+  const known = again ? ` It had ${plural(again, "picture")} of these already.` : "";
   const loss = worse ? ` But it now recognises ${percent(after)} of the other classes' kept pictures, and ${percent(before)} before: consider undoing this.` : "";
-  const first = `It now knows ${quoted(name)}.${check}${loss}`;
+  const first = `It now knows ${quoted(name)}.${known}${check}${loss}`;
   place.replaceChildren(make("p", { textContent: first }));
   if (own.length) {
     const line = (c) => make("li", { textContent: `${quoted(c.true)} taken for ${quoted(c.answered)}, ${c.times === 1 ? "once" : `${c.times} times`}` });

@@ -1,0 +1,165 @@
+"""Predicted labels that serve a metric: offsets of the classes' log-probabilities, by coordinate search.
+
+The fuser minimises a proper loss, and its probabilities stay as they are. Which class to predict is another matter: the
+most probable one is best for accuracy, not for balanced accuracy or F1. So the label of row i is
+
+    argmax_c  log p_i(c) + b_c
+
+with offsets b that are best for the metric on rows that were held out, if they help at all: those found on one half of
+the rows must gain on the other half. For two classes this is a threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import get_scorer
+
+from faverage.errors import UserError
+
+Array = NDArray[Any]
+Metric = str | Callable[[Array, Array], float]
+_CANDIDATES, _EVALUATIONS = 30, 1000  # values that are tried for an offset, and for all offsets together
+_SMOOTH = 3  # neighbours on each side over which the metric is averaged: a narrow peak is luck
+_SWEEPS = 2
+_LEAST = 1e-12  # log-probabilities count smaller ones as this
+
+
+def log_scores(p: Array) -> Array:
+    """Return the log-probabilities ``(n, N)`` that offsets are added to."""
+    logs: Array = np.log(np.maximum(p, _LEAST))
+    return logs
+
+
+def tune(probabilities: list[Array], measure: Callable[[list[Array], Array], float]) -> list[Array]:
+    """Return offsets ``(N_j,)`` of each output for a metric; zeros where those of one half do not help on the other.
+
+    Args:
+        probabilities: of each output ``(n, N_j)``, rows in random order.
+        measure: from positions of predicted labels, ``(r,)`` for each output, and rows ``(r,)`` to the metric's value.
+    """
+    rows = np.arange(len(probabilities[0]))
+    gain = 0.0
+    for half, other in ((rows[::2], rows[1::2]), (rows[1::2], rows[::2])):
+        found = find_offsets([p[half] for p in probabilities], lambda codes, part=half: measure(codes, part))  # type: ignore[misc]
+        held = [log_scores(p[other]) for p in probabilities]
+        tuned = [(p + b).argmax(1) for p, b in zip(held, found, strict=True)]
+        gain += measure(tuned, other) - measure([p.argmax(1) for p in held], other)
+    if gain <= 0:
+        return [np.zeros(p.shape[1]) for p in probabilities]
+    return find_offsets(probabilities, lambda codes: measure(codes, rows))
+
+
+def find_offsets(probabilities: list[Array], measure: Callable[[list[Array]], float]) -> list[Array]:
+    """Return the offsets ``(N_j,)`` of each output that are best for a metric on these rows.
+
+    Args:
+        probabilities: of each output ``(n, N_j)``.
+        measure: from positions of predicted labels, ``(n,)`` for each output, to the value of the metric.
+
+    >>> p, y = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]]), np.array([0, 0, 1, 1])
+    >>> (offsets,) = find_offsets([p], lambda codes: float((codes[0] == y).mean()))
+    >>> (np.log(p) + offsets).argmax(1).tolist()
+    [0, 0, 1, 1]
+    """
+    logs = [log_scores(p) for p in probabilities]
+    offsets = [np.zeros(p.shape[1]) for p in probabilities]
+    codes = [p.argmax(1) for p in logs]
+    best = measure(codes)
+    most = min(_CANDIDATES, max(8, _EVALUATIONS // sum(map(len, offsets))))
+    for _ in range(_SWEEPS):
+        before = best
+        for j, p in enumerate(logs):
+            for c in range(1 if p.shape[1] == 2 else 0, p.shape[1]):
+                others = p + offsets[j]
+                others[:, c] = -np.inf
+                rival, need = others.argmax(1), others.max(1) - p[:, c]  # c is predicted where its offset exceeds need
+                tried = np.sort(np.append(_between(need, most), offsets[j][c]))
+                choices = [np.where(value > need, c, rival) for value in tried]
+                values = _smooth(np.array([measure([*codes[:j], choice, *codes[j + 1 :]]) for choice in choices]))
+                here = int(np.searchsorted(tried, offsets[j][c]))
+                if values.max() > values[here]:
+                    top = np.flatnonzero(values == values.max())
+                    here = int(top[np.abs(tried[top] - offsets[j][c]).argmin()])
+                offsets[j][c], codes[j] = tried[here], choices[here]
+        best = measure(codes)
+        if best <= before:
+            break
+    return [b - b.mean() for b in offsets]
+
+
+def metric_of(metric: Any) -> Callable[[Array, Array, Array | None], float]:
+    """Return a function from labels, predicted labels, both ``(n,)`` or ``(n, m)``, and weights ``(n,)`` to a value."""
+    scorer = type(get_scorer("accuracy"))
+    if not isinstance(metric, str | scorer):
+        if not callable(metric):
+            raise UserError(
+                f"metric must be the name of a scorer, or a function of labels and predicted labels, got {metric!r}"
+            )
+        return lambda y, predicted, weight: _number(metric, metric(y, predicted))
+    try:
+        score: Any = get_scorer(metric)
+    except ValueError as error:
+        raise UserError(f"metric: {error}", what="metric") from None
+
+    def value(y: Array, predicted: Array, weight: Array | None) -> float:
+        weights = {} if weight is None else {"sample_weight": weight}
+        try:
+            return _number(metric, score(_Said(predicted, y), None, y, **weights))
+        except _NeedsProbabilitiesError:
+            raise UserError(
+                f"the metric {metric} is of probabilities, and offsets only decide which label is predicted",
+                what="metric",
+                hint="leave it out (the fuser minimises the log-loss already), or give a metric of labels, such as "
+                "'balanced_accuracy' or 'f1_macro'",
+            ) from None
+        except (TypeError, ValueError) as error:
+            raise UserError(f"metric {metric}: {error}", what="metric") from error
+
+    return value
+
+
+class _NeedsProbabilitiesError(Exception):
+    """A scorer asked for something else than predicted labels."""
+
+
+class _Said(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier that predicts what was predicted: what a scorer wants to see."""
+
+    def __init__(self, predicted: Array, y: Array) -> None:
+        self.predicted = predicted
+        self.classes_ = np.unique(y) if y.ndim == 1 else np.arange(3)  # of several columns nothing is asked
+
+    def predict(self, X: Any) -> Array:
+        return self.predicted
+
+    def predict_proba(self, X: Any) -> Array:
+        raise _NeedsProbabilitiesError
+
+    decision_function = predict_proba
+
+
+def _between(need: Array, most: int) -> Array:
+    """Return values ``(t,)``, at most ``most``, between the needed offsets ``(n,)``, and one beyond each end."""
+    found = np.unique(need)
+    middles = np.concatenate([found[:1] - 1, (found[1:] + found[:-1]) / 2, found[-1:] + 1])
+    picked: Array = middles[np.unique(np.linspace(0, len(middles) - 1, most).round().astype(int))]
+    return picked
+
+
+def _smooth(values: Array) -> Array:
+    width = min(_SMOOTH, (len(values) - 1) // 8)  # few candidates are few rows: nothing to average over
+    if not width:
+        return values
+    kernel = np.ones(2 * width + 1) / (2 * width + 1)
+    return np.round(np.convolve(np.pad(values, width, mode="edge"), kernel, "valid"), 12)
+
+
+def _number(metric: Any, value: Any) -> float:
+    if not np.isscalar(value) or not np.isfinite(float(value)):  # type: ignore[arg-type]
+        raise UserError(f"the metric {metric} must return a finite number, got {value!r}", what="metric")
+    return float(value)  # type: ignore[arg-type]
