@@ -124,7 +124,7 @@ def test_all_classes_of_images_are_permuted_with_a_base_session_each(
     assert two["protocol"]["orders"] == "of all sessions" and len(two["comparisons"]) == 2
     assert len(list(tmp_path.glob("two/work/*/base.safetensors"))) == 2
     assert f1_of(two["repeats"][0]) == f1_of(found(tmp_path / "one")) != f1_of(two["repeats"][1])
-    monkeypatch.setattr("faverage.experiment.methods.run_method", lambda *_: pytest.fail("ran again"))
+    monkeypatch.setattr("faverage.experiment.methods.run_method", lambda *_, **__: pytest.fail("ran again"))
     monkeypatch.setattr("faverage.vision.engine.loop.Loop.epoch", lambda *_: pytest.fail("trained again"))
     assert command(*DIGITS, "--class-orders", 2, "--out", tmp_path / "two").exit_code == 0
     assert list(map(f1_of, found(tmp_path / "two")["repeats"])) == list(map(f1_of, two["repeats"]))

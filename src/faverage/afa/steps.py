@@ -73,7 +73,7 @@ class _Adam:
         torch._foreach_add_(steps, 1)
         gradients = [parameter.grad for parameter in parameters]
         betas: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "maximize": False}
-        torch._fused_adam_(  # type: ignore[attr-defined]
+        torch._fused_adam_(
             *(parameters, gradients, first, second, [], steps), lr=self.lr, weight_decay=self.weight_decay, **betas
         )
 
