@@ -119,7 +119,8 @@ def test_estimators_fuse_on_one_thread_and_keep_their_jobs(
     from faverage.fusion.afa import AFAFuser
 
     seen = []
-    for owner, name in ((AFAFuser, "_fit"), (AFAFuser, "_predict"), (_regression._Problem, "path")):
+    inside = ((_regression, "fit_linear"), (_regression._Problem, "path"))
+    for owner, name in ((AFAFuser, "_fit"), (AFAFuser, "_predict"), *inside):
         inner = getattr(owner, name)
 
         def spied(*args: Any, inner: Any = inner, **options: Any) -> Any:
@@ -132,5 +133,5 @@ def test_estimators_fuse_on_one_thread_and_keep_their_jobs(
     y = (x[:, 0] > 0).astype(int)
     model = AFAClassifier([("a", LogisticRegression()), ("b", LogisticRegression(C=0.1))], n_jobs=2).fit(x, y)
     assert model.score(x, y) > 0.8
-    AFARegressor([("a", Ridge()), ("b", Ridge(10.0))], n_jobs=2).fit(x, x[:, 0])
-    assert len(seen) >= 3 and set(seen) == {(1, 1)} and counts() == three
+    AFARegressor([("a", Ridge()), ("b", Ridge(10.0))], means=["geometric"], n_jobs=2).fit(x, x[:, 0])
+    assert len(seen) >= 4 and set(seen) == {(1, 1)} and counts() == three

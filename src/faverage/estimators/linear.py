@@ -28,6 +28,7 @@ SIMPLEX, AFFINE, SIGNED = "simplex", "affine", "signed"
 STRENGTHS = (3125.0, 625.0, 125.0, 25.0, 5.0, 1.0)  # λ
 _FOLDS = 5
 NO_ERROR = 1e-10  # of the variance of the target: smaller errors are all the same
+_ROUNDING = 1e-10
 
 
 @dataclass(frozen=True)
@@ -73,85 +74,83 @@ def fit_linear(values: Array, y: Array, weight: Array, *, keep_range: bool = Fal
     """
     n, k = values.shape
     centre, scale = centre_and_scale(y, weight)
-    x = np.concatenate([(values - centre) / scale, np.ones((n, 1)), (y[:, None] - centre) / scale], 1)
+    z, t = (values - centre) / scale, (y - centre) / scale
+    offset = np.median(z, 0)  # taken off the members: products of a large one would drown all else
+    x = np.concatenate([z - offset, np.ones((n, 1)), t[:, None]], 1)
     fold = folds_of(n)
     parts = np.stack([(x[fold == f].T * weight[fold == f]) @ x[fold == f] for f in range(int(fold.max()) + 1)])
-    total = parts.sum(0)
-    unit = max(_least_error(total) / n, NO_ERROR)
-    training = total - parts if n > 1 else parts  # one row: nothing to hold out
-    every = np.concatenate([total[None], training])
+    others = ~np.eye(len(parts), dtype=bool) if n > 1 else np.ones((1, 1), dtype=bool)  # one row: nothing to hold out
+    every = np.stack([parts.sum(0), *(parts[rest].sum(0) for rest in others)])
+    unit = max(_least_error(every[0]) / n, NO_ERROR)
 
-    kinds = (SIMPLEX,) if keep_range else (SIMPLEX, AFFINE, SIGNED)
     found = []
-    for kind in kinds:
-        solve = {SIMPLEX: _simplex, AFFINE: _affine, SIGNED: _signed}[kind]
+    for kind in (SIMPLEX,) if keep_range else (SIMPLEX, AFFINE, SIGNED):
         for strength in STRENGTHS:
-            solutions = np.stack([solve(products, strength * unit) for products in every])  # (1 + folds, K + 1)
-            loss = _sums_of_squares(parts, solutions[1:, None])[:, 0].sum() / n
-            weights, constant = solutions[0, :k], float(solutions[0, k])
-            constant = 0.0 if kind == SIMPLEX else scale * constant + centre * (1 - float(weights.sum()))
-            found.append(Candidate(kind, strength, max(float(loss), NO_ERROR), weights, constant))
+            solutions = _solve(kind, every, strength * unit, offset)
+            loss = float(_sums_of_squares(parts, solutions[1:]).sum()) / n
+            weights = solutions[0, :k]
+            constant = scale * (solutions[0, k] - weights @ offset) + centre * (1 - weights.sum())
+            constant = 0.0 if kind == SIMPLEX else float(constant)
+            found.append(Candidate(kind, strength, max(loss, NO_ERROR), weights, constant))
     return found
 
 
 def simplex_weights(errors: Array) -> Array:
-    """Return the w on the simplex with the least wᵀEw, for positive definite E ``(K, K)``.
+    """Return the w ``(B, K)`` on the simplex with the least wᵀEw, for positive definite E ``(B, K, K)``.
 
     By the conditions of optimality it is a multiple of the u ≥ 0 with the least uᵀEu − 2 Σ u.
     """
-    weights = _non_negative(errors, np.ones(len(errors)))
-    scaled: Array = weights / weights.sum()
+    weights = _minimise(errors, np.ones(errors.shape[:2]))
+    scaled: Array = weights / weights.sum(1, keepdims=True)
     return scaled
 
 
 def _sums_of_squares(products: Array, solutions: Array) -> Array:
-    """Return Σ ω (c + w · z − t)² ``(B, C)`` of solutions ``(B, C, K + 1)`` for products ``(B, K + 2, K + 2)``."""
-    errors = np.concatenate([solutions, np.full((*solutions.shape[:-1], 1), -1.0)], -1)
-    sums: Array = np.einsum("bci,bij,bcj->bc", errors, products, errors)
+    """Return Σ ω (c + w · z − t)² ``(B,)`` of solutions ``(B, K + 1)`` for products ``(B, K + 2, K + 2)``."""
+    errors = np.concatenate([solutions, np.full((len(solutions), 1), -1.0)], 1)
+    sums: Array = np.einsum("bi,bij,bj->b", errors, products, errors)
     return sums
 
 
-def _simplex(products: Array, shrink: float) -> Array:
-    k = len(products) - 2
-    with_target = products[:k, -1]  # on the simplex, the error w · z − t is w · (z − t)
-    errors = products[:k, :k] - with_target - with_target[:, None] + products[-1, -1]
-    return np.append(simplex_weights(errors + shrink * np.eye(k)), 0.0)
-
-
-def _affine(products: Array, shrink: float) -> Array:
-    k = len(products) - 2
+def _solve(kind: str, products: Array, shrink: float, offset: Array) -> Array:
+    """Return w and c ``(B, K + 1)`` for products ``(B, K + 2, K + 2)`` of z without its offset ``(K,)``, 1 and t."""
+    k = len(offset)
+    if kind == SIMPLEX:  # there the error w · z − t is w · (z − t)
+        errors = np.concatenate([np.eye(k), offset[:, None], np.full((k, 1), -1.0)], 1)
+        weights = simplex_weights(errors @ products @ errors.T + shrink * np.eye(k))
+        return np.column_stack([weights, weights @ offset])
     gram, right, mean, target = _centred(products)
-    weights = _non_negative(gram + shrink * np.eye(k), right + shrink / k)
-    return np.append(weights, target - mean @ weights)
+    weights = _minimise(gram + shrink * np.eye(k), right + shrink / k, non_negative=kind == AFFINE)
+    return np.column_stack([weights, target - (mean * weights).sum(1)])
 
 
-def _signed(products: Array, shrink: float) -> Array:
-    k = len(products) - 2
-    gram, right, mean, target = _centred(products)
-    weights = np.linalg.solve(gram + shrink * np.eye(k), right + shrink / k)
-    return np.append(weights, target - mean @ weights)
-
-
-def _centred(products: Array) -> tuple[Array, Array, Array, float]:
-    """Return the products without what a constant takes up, ``(K, K)`` and ``(K,)``; the means of z and of t."""
-    k = len(products) - 2
-    n, sums = products[k, k], products[k]
-    gram = products[:k, :k] - np.outer(sums[:k], sums[:k]) / n
-    return gram, products[:k, -1] - sums[:k] * sums[-1] / n, sums[:k] / n, float(sums[-1] / n)
+def _centred(products: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the products without what a constant takes up, ``(B, K, K)`` and ``(B, K)``; the means of z and of t."""
+    sums = products[:, -2]
+    n, own = sums[:, -2:-1], sums[:, :-2]
+    gram = products[:, :-2, :-2] - own[:, :, None] * own[:, None] / n[:, None]
+    return gram, products[:, :-2, -1] - own * sums[:, -1:] / n, own / n, sums[:, -1] / n[:, 0]
 
 
 def _least_error(products: Array) -> float:
-    """Return the least sum of squares of a single member with a scale and a constant."""
-    gram, right, _, target = _centred(products)
+    """Return the least sum of squares of a single member with a scale and a constant, for ``(K + 2, K + 2)``."""
+    (gram,), (right,), _, (target,) = _centred(products[None])
     variances, n = np.diag(gram), products[-2, -2]
     flat = variances <= 1e-12 * np.diag(products)[: len(gram)]
     explained = np.where(flat, 0.0, right**2 / np.where(flat, 1.0, variances))
     return float(products[-1, -1] - n * target**2 - explained.max())
 
 
-def _non_negative(gram: Array, right: Array) -> Array:
-    """Return w ≥ 0 ``(K,)`` with the least wᵀGw − 2 wᵀr."""
-    scale = np.sqrt(np.diag(gram))  # a member of another scale would spoil the factor
-    factor = np.linalg.cholesky(gram / np.outer(scale, scale))
-    weights: Array = nnls(factor.T, np.linalg.solve(factor, right / scale))[0] / scale
-    return weights
+def _minimise(gram: Array, right: Array, *, non_negative: bool = True) -> Array:
+    """Return w ``(B, K)`` with the least wᵀGw − 2 wᵀr, for G ``(B, K, K)`` of any scales, which may be singular."""
+    scale = np.sqrt(np.maximum(np.diagonal(gram, 0, 1, 2), _ROUNDING * NO_ERROR))
+    values, vectors = np.linalg.eigh(gram / (scale[:, :, None] * scale[:, None]))
+    roots = np.sqrt(np.maximum(values, _ROUNDING))
+    target = (vectors.transpose(0, 2, 1) @ (right / scale)[:, :, None])[:, :, 0] / roots
+    if non_negative:
+        factors = (vectors * roots[:, None]).transpose(0, 2, 1)
+        weights = np.stack([nnls(*pair)[0] for pair in zip(factors, target, strict=True)])
+    else:
+        weights = (vectors @ (target / roots)[:, :, None])[:, :, 0]
+    scaled: Array = weights / scale
+    return scaled

@@ -287,7 +287,7 @@ class _Problem:
         errors = np.stack([average[1][0] - self.t for average in self.averages(np.tile(w, (1, len(self.means), 1)))])
         products = (errors * weight) @ errors.T
         alone = min(products[j, j] for j, mean in enumerate(self.means) if isinstance(mean, Arithmetic))
-        mix = simplex_weights(products + 1e-12 * (np.trace(products) + _TINY) * np.eye(len(errors)))
+        (mix,) = simplex_weights((products + 1e-12 * (np.trace(products) + _TINY) * np.eye(len(errors)))[None])
         return bool(mix @ products @ mix < (1 - _GAIN) * alone)
 
     def expand(self, logs: Array, weight: Array, shrinkage: float) -> tuple[Array, Array, Array]:
