@@ -24,6 +24,14 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_figures() -> Iterator[None]:
+    """Runs draw no figures, which takes two seconds each, but in the tests of figures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("faverage.experiment.report.draw_figures", lambda _: {})
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that processes that share the files end at about the same time."""

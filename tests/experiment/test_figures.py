@@ -18,6 +18,12 @@ from helpers_run import command, numbers, ready, said
 ODD = "$odd_name$ <&>\n\x00 名 and one that is far too long for a column of a paper"
 
 
+@pytest.fixture(autouse=True)
+def _figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests draw none."""
+    monkeypatch.setattr("faverage.experiment.report.draw_figures", draw_figures)
+
+
 def drawn(*names: str, n_sessions: int = 3) -> dict[str, Any]:
     """Return the results of a run that never was."""
     methods: dict[str, Any] = {}

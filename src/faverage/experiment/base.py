@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from faverage.errors import CheckpointError, ConfigError
+from faverage.errors import ConfigError
 from faverage.experiment.config import RIVAL_METHODS, RunConfig
 from faverage.experiment.pictures import Pictures, load_pictures, seen_by
-from faverage.experiment.resume import read_left, trained, write_left
+from faverage.experiment.resume import read_left, trained, with_weights, write_left
 from faverage.features import FeatureSet
 from faverage.fscil.heads import base_heads, unit
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from faverage.vision import BaseModel, Team
 
-__all__ = ["Progress", "features_of_benchmark", "train_on", "with_weights"]
+__all__ = ["Progress", "features_of_benchmark", "train_on"]
 
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, of how much (0: not known)
@@ -203,16 +201,3 @@ def train_on(
         head="cosine" if config.rotations else "linear",
     )
     return train() if checkpoint is None else trained(train, checkpoint, team or Team())
-
-
-def with_weights(backbone: str, file: str) -> nn.Module:
-    """Return a backbone that starts from a checkpoint; ConfigError where that is none, or is not of such a backbone."""
-    from faverage.vision import get_backbone, load_weights
-
-    try:
-        return load_weights(get_backbone(backbone), Path(file).expanduser())
-    except CheckpointError as error:
-        expected = "expected a state dict, as .safetensors or written by torch.save"
-        raise ConfigError(f"weights: {error.what} is no checkpoint", what="weights", hint=expected) from None
-    except ValueError as error:
-        raise ConfigError(f"weights: {error}", what="weights") from None

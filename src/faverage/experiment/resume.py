@@ -1,4 +1,4 @@
-"""What earlier runs left in the work folder: used where it is whole, otherwise said so and made again."""
+"""What training starts from: given weights, and what earlier runs left, used where it is whole, else made again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from faverage.errors import CheckpointError, OtherTrainingError
-from faverage.storage import read_checked, write_checked
-from faverage.vision import BaseModel, Team
+from torch import nn
 
-__all__ = ["read_left", "trained", "write_left"]
+from faverage.errors import CheckpointError, ConfigError, OtherTrainingError
+from faverage.storage import read_checked, write_checked
+from faverage.vision import BaseModel, Team, get_backbone, load_weights
+
+__all__ = ["read_left", "trained", "with_weights", "write_left"]
 
 
 def trained(train: Callable[[], BaseModel], checkpoint: Path, team: Team) -> BaseModel:
@@ -63,3 +65,14 @@ def write_left(file: Path, data: dict[str, Any]) -> None:
 def key_of(file: Path) -> str:
     """Return what a file in the work folder is a result of: its name and its folder's stand for that."""
     return f"{file.parent.name}/{file.name}"
+
+
+def with_weights(backbone: str, file: str) -> nn.Module:
+    """Return a backbone that starts from a checkpoint; ConfigError where that is none, or is not of such a backbone."""
+    try:
+        return load_weights(get_backbone(backbone), Path(file).expanduser())
+    except CheckpointError as error:
+        expected = "expected a state dict, as .safetensors or written by torch.save"
+        raise ConfigError(f"weights: {error.what} is no checkpoint", what="weights", hint=expected) from None
+    except ValueError as error:
+        raise ConfigError(f"weights: {error}", what="weights") from None

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from faverage.experiment.base import with_weights
 from faverage.experiment.code import method_code
-from faverage.experiment.resume import read_left, write_left
+from faverage.experiment.resume import read_left, with_weights, write_left
 from faverage.fscil.metrics import Outcome
 
 if TYPE_CHECKING:

@@ -98,6 +98,7 @@ def test_teach_predict_forget_undo(client) -> None:
         "before": 0.9,
         "after": 0.5,
         "worse": False,
+        "again": 0,
     }
     assert client.post("/api/predict", content=png("pink")).json()["answers"][0]["answer"] == "hot pink"
     listed = client.get("/api/classes").json()
