@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import get_scorer
 
 from faverage.errors import UserError
@@ -106,41 +105,22 @@ def metric_of(metric: Any) -> Callable[[Array, Array, Array | None], float]:
     except ValueError as error:
         raise UserError(f"metric: {error}", what="metric") from None
 
+    if score._response_method != "predict":
+        raise UserError(
+            f"the metric {metric} is of probabilities, and offsets only decide which label is predicted",
+            what="metric",
+            hint="leave it out (the fuser minimises the log-loss already), or give a metric of labels, such as "
+            "'balanced_accuracy' or 'f1_macro'",
+        )
+
     def value(y: Array, predicted: Array, weight: Array | None) -> float:
         weights = {} if weight is None else {"sample_weight": weight}
-        try:
-            return _number(metric, score(_Said(predicted, y), None, y, **weights))
-        except _NeedsProbabilitiesError:
-            raise UserError(
-                f"the metric {metric} is of probabilities, and offsets only decide which label is predicted",
-                what="metric",
-                hint="leave it out (the fuser minimises the log-loss already), or give a metric of labels, such as "
-                "'balanced_accuracy' or 'f1_macro'",
-            ) from None
+        try:  # what the scorer does once it has the labels, of which earlier versions ask too much before
+            return _number(metric, score._sign * score._score_func(y, predicted, **score._kwargs, **weights))
         except (TypeError, ValueError) as error:
             raise UserError(f"metric {metric}: {error}", what="metric") from error
 
     return value
-
-
-class _NeedsProbabilitiesError(Exception):
-    """A scorer asked for something else than predicted labels."""
-
-
-class _Said(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier that predicts what was predicted: what a scorer wants to see."""
-
-    def __init__(self, predicted: Array, y: Array) -> None:
-        self.predicted = predicted
-        self.classes_ = np.unique(y) if y.ndim == 1 else np.arange(3)  # of several columns nothing is asked
-
-    def predict(self, X: Any) -> Array:
-        return self.predicted
-
-    def predict_proba(self, X: Any) -> Array:
-        raise _NeedsProbabilitiesError
-
-    decision_function = predict_proba
 
 
 def _between(need: Array, most: int) -> Array:

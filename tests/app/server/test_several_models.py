@@ -277,4 +277,4 @@ def test_a_new_model_is_not_made_where_the_port_is_taken(tmp_path) -> None:
 
 def test_the_help_says_it() -> None:
     said = " ".join(call("serve", "--help").stdout.split())
-    assert "digits, and photos" in said and "new model of photos" in said
+    assert "one that knows digits, to draw, and one for photos" in said and "new model of photos" in said

@@ -137,7 +137,7 @@ def command(
         list[Path] | None,
         typer.Argument(
             metavar="MODEL",
-            help="Folders of models; one that does not exist becomes a new model of photos.",
+            help="Folders of models.",
             show_default="digits, and photos from nothing",
         ),
     ] = None,
@@ -156,8 +156,9 @@ def command(
 ) -> None:
     """Serve models with a page on which a person tries them and teaches them new classes.
 
-    The page switches between several. Without MODEL, there are two: one that knows digits, to draw, and one for photos
-    that knows nothing yet. They are made once, in the user's cache, and keep what they are taught.
+    The page switches between several; a folder that does not exist becomes a new model of photos. Without MODEL, there
+    are two: one that knows digits, to draw, and one for photos that knows nothing yet. They are made once, in the
+    user's cache, and keep what they are taught.
     """
     serve(models or [], host, port, token, backbone=backbone, say=lambda words: typer.echo(printable(words)))
 
