@@ -9,9 +9,9 @@ Runs with another recipe than ``shared`` have a folder of their own, DATASET-REC
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +164,11 @@ def main(places: list[Path], figures: Path | None = None) -> None:
 
 
 if __name__ == "__main__":
-    if not sys.argv[1:]:
-        raise SystemExit(__doc__)
-    places, _, into = " ".join(sys.argv[1:]).partition(" --figures ")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("places", type=Path, nargs="+", help="results.json of runs, or folders of kept results")
+    parser.add_argument("--figures", type=Path, help="where to draw the figures of a folder")
+    given = parser.parse_args()
     try:
-        main([Path(place) for place in places.split()], Path(into) if into else None)
+        main(given.places, given.figures)
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None
