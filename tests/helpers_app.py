@@ -23,6 +23,20 @@ DEFAULT = Limits()
 BREAKING = (1, 2, 3)  # the colour of pictures that the model cannot bear
 
 
+class SlowOpening:
+    """Opens an upload slowly, and remembers how many were being opened at once."""
+
+    def __init__(self) -> None:
+        self.now, self.most = 0, 0
+
+    def __call__(self, *_) -> Image.Image:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        time.sleep(0.1)
+        self.now -= 1
+        return Image.new("RGB", (32, 32))
+
+
 def png(colour="red", size=(32, 32), kind="PNG", **options) -> bytes:
     stream = io.BytesIO()
     Image.new("RGB", size, colour).save(stream, kind, **options)

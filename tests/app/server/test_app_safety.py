@@ -16,7 +16,7 @@ from faverage.app.model import ModelError
 from faverage.app.server.app import create_app
 from faverage.app.server.limits import Limits
 from faverage.app.server.serve import serve
-from helpers_app import BREAKING, fake, png
+from helpers_app import BREAKING, SlowOpening, fake, png
 
 TOKEN = "correct-horse-battery"
 
@@ -227,15 +227,7 @@ def ask_as_many(app, work) -> None:
 def test_large_pictures_are_opened_one_by_one_and_small_ones_beside_them(monkeypatch) -> None:
     import faverage.app.server.workers as batching
 
-    opened, most, order = 0, 0, []
-
-    def open_slowly(upload, *given):
-        nonlocal opened, most
-        opened += 1
-        most = max(most, opened)
-        time.sleep(0.1)
-        opened -= 1
-        return Image.new("RGB", (32, 32))
+    slowly, order = SlowOpening(), []
 
     async def work(ask) -> None:
         async def post(address: str, *data: bytes) -> None:
@@ -247,9 +239,9 @@ def test_large_pictures_are_opened_one_by_one_and_small_ones_beside_them(monkeyp
         await asyncio.sleep(0.05)
         await asyncio.gather(post("10.0.0.8", png(), png()), post("10.0.0.9", large), *greedy)
 
-    monkeypatch.setattr(batching, "open_one", open_slowly)
+    monkeypatch.setattr(batching, "open_one", slowly)
     ask_as_many(create_app(fake()), work)
-    assert most == 1 and order[:2] == ["10.0.0.8", "10.0.0.9"] and len(order) == 5
+    assert slowly.most == 1 and order[:2] == ["10.0.0.8", "10.0.0.9"] and len(order) == 5
 
 
 def test_pixels_are_limited_together_and_memory_by_format() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from faverage.app.model import ModelError
 from faverage.app.server.app import create_app
 from faverage.app.server.limits import Limits
 from faverage.app.server.serve import serve
-from helpers_app import FakeModel, fake, png, small_model
+from helpers_app import FakeModel, SlowOpening, fake, png, small_model
 from helpers_commands import call, refused
 
 TOKEN = "correct-horse-battery"
@@ -144,15 +143,7 @@ def test_large_pictures_of_all_models_are_opened_one_by_one(monkeypatch) -> None
 
     import faverage.app.server.workers as working
 
-    opened, most = 0, 0
-
-    def open_slowly(*_) -> Image.Image:
-        nonlocal opened, most
-        opened += 1
-        most = max(most, opened)
-        time.sleep(0.1)
-        opened -= 1
-        return Image.new("RGB", (32, 32))
+    slowly = SlowOpening()
 
     async def main() -> None:
         app = create_app(named("a"), named("b"))
@@ -161,9 +152,9 @@ def test_large_pictures_of_all_models_are_opened_one_by_one(monkeypatch) -> None
             asked = [client.post(f"/m/{at}/api/predict", content=large) for at in ("a", "b")]
             assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200, 200]
 
-    monkeypatch.setattr(working, "open_one", open_slowly)
+    monkeypatch.setattr(working, "open_one", slowly)
     asyncio.run(main())
-    assert most == 1
+    assert slowly.most == 1
 
 
 def test_a_folder_whose_name_is_no_text_can_be_served() -> None:
