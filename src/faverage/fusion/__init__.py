@@ -3,5 +3,16 @@
 from faverage.fusion import experts, logistic, nets, pools, rules  # noqa: F401 - they register their fusers
 from faverage.fusion.afa import AFAFuser
 from faverage.fusion.base import FUSERS, Fuser, fuser_names, get_fuser, load_fuser, register_fuser
+from faverage.fusion.maps import MapFuser, MapScore
 
-__all__ = ["FUSERS", "AFAFuser", "Fuser", "fuser_names", "get_fuser", "load_fuser", "register_fuser"]
+__all__ = [
+    "FUSERS",
+    "AFAFuser",
+    "Fuser",
+    "MapFuser",
+    "MapScore",
+    "fuser_names",
+    "get_fuser",
+    "load_fuser",
+    "register_fuser",
+]
