@@ -83,7 +83,9 @@ def main() -> None:
     if options.child:
         print(json.dumps(measure(options.folder, options.child)))
         return
-    print("| fuser | images | files, MB | fit, s | million pixels a second | own memory, MB | accuracy % | mean IoU % |")
+    print(
+        "| fuser | images | files, MB | fit, s | million pixels a second | own memory, MB | accuracy % | mean IoU % |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for images in options.images:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:

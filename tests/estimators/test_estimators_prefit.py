@@ -14,6 +14,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.naive_bayes import GaussianNB
+from sklearn.tree import DecisionTreeClassifier
 
 from faverage import AFAClassifier, AFARegressor
 from helpers_estimators import Net
@@ -148,3 +149,74 @@ class TestPrefit:
         model = AFARegressor(members, cv="prefit").fit(X[200:], y[200:])
         assert model.member_scores(X).shape == (442, 3, 1)
         assert model.score(X[200:], y[200:]) > 0.4
+
+
+class TestPartialFit:
+    """Streams: the fuser learns batch by batch, the members stay."""
+
+    def members(self, iris) -> list:
+        good, poor = GaussianNB().fit(iris[0], iris[2]), GaussianNB().fit(iris[0][:, :1], iris[2])
+        return [("good", good), ("poor", lambda X: poor.predict_proba(X[:, :1]))]
+
+    def test_batches_with_names_of_classes(self, iris) -> None:
+        X, X_test, y, y_test = iris
+        words = np.array(["setosa", "versicolor", "virginica"])
+        model = AFAClassifier([("nb", GaussianNB().fit(X, words[y]))], fuser="log-pool", cv="prefit", half_life=50)
+        order = np.argsort(y)  # the first batches lack classes
+        for rows in np.array_split(order, 5):
+            assert model.partial_fit(X[rows], words[y[rows]].tolist(), classes=["virginica", *words[:2]]) is model
+        assert model.classes_.tolist() == words.tolist() and model.score(X_test, words[y_test]) > 0.9
+        assert model.history_.examples.tolist() == [15, 30, 45, 60, 75]
+        again = AFAClassifier(model.estimators, fuser="log-pool", cv="prefit").fit(X, words[y])
+        again.partial_fit(X, words[y])  # after fit no classes are needed
+        assert again.fuser_.weight_history.examples.tolist() == [75] and not hasattr(again.fit(X, words[y]), "history_")
+
+    def test_the_history_has_the_names_of_members(self, iris) -> None:
+        model = AFAClassifier(self.members(iris), fuser="log-pool", cv="prefit", half_life=50)
+        model.partial_fit(iris[0], iris[2], classes=[0, 1, 2])
+        assert list(model.history_.models) == ["good", "poor"] and model.history_.shares[-1, 0] > 0.5
+        assert model.explain is not None and model.predict_proba(iris[1]).shape == (75, 3)
+
+    def test_several_outputs(self, iris) -> None:
+        X, X_test, y, y_test = iris
+        Y = np.stack([y == 0, y > 1], 1).astype(int)
+        tree = DecisionTreeClassifier(max_depth=3).fit(X, Y)
+        model = AFAClassifier([("tree", tree)], fuser="log-pool", cv="prefit")
+        for part in (slice(0, 40), slice(40, 75)):
+            model.partial_fit(X[part], Y[part], classes=[[0, 1], [0, 1]])
+        assert model.predict_proba(X_test).shape == (75, 2) and len(model.history_) == 2
+        assert model.score(X_test, np.stack([y_test == 0, y_test > 1], 1)) > 0.8
+        with pytest.raises(ValueError, match="y has the label 2, which is not among the classes"):
+            model.partial_fit(X, Y + 1)
+        with pytest.raises(ValueError, match="y has 1 columns, before it had 2"):
+            model.partial_fit(X, y)
+
+    @pytest.mark.parametrize(
+        ("options", "arguments", "message"),
+        [
+            ({}, {}, "the first call of partial_fit needs classes: all labels that y may ever have"),
+            ({}, {"classes": 3}, "classes must be labels, got 3"),
+            ({}, {"classes": [0, 1]}, r"y has the label 2, which is not among the classes \[0, 1\]: give classes"),
+            ({"metric": "f1_macro"}, {"classes": [0, 1, 2]}, "metric chooses on held-out rows, which a stream has not"),
+            ({"class_weight": "balanced"}, {"classes": [0, 1, 2]}, "needs all rows at once: give a dict"),
+            ({"half_life": 0}, {"classes": [0, 1, 2]}, "half_life must be a number of examples above 0, got 0"),
+        ],
+        ids=str,
+    )
+    def test_refusals(self, options, arguments, message, iris) -> None:
+        some = iris[2] < 2
+        members = [("nb", GaussianNB().fit(iris[0][some], iris[2][some]))]
+        model = AFAClassifier(members, fuser="log-pool", cv="prefit", **options)
+        with pytest.raises(ValueError, match=message):
+            model.partial_fit(iris[0], iris[2], **arguments)
+
+    def test_what_a_stream_cannot_do(self, iris) -> None:
+        with pytest.raises(AttributeError) as found:
+            AFAClassifier([("nb", GaussianNB())]).partial_fit(iris[0], iris[2])
+        assert "needs cv='prefit'" in str(found.value.__cause__)
+        model = AFAClassifier(self.members(iris), fuser="log-pool", cv="prefit")
+        model.partial_fit(iris[0], iris[2], classes=[0, 1, 2])
+        with pytest.raises(ValueError, match=r"sets of labels need held-out rows.*use fit"):
+            model.predict_set(iris[1])
+        with pytest.raises(ValueError, match="3 features, but AFAClassifier is expecting 4"):
+            model.partial_fit(iris[0][:, 1:], iris[2])

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import check_array, get_tags
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from faverage.afa.explain import Explanation, from_shares, names_of
@@ -40,9 +41,9 @@ from faverage.estimators.ensemble import (
     take,
 )
 from faverage.estimators.held_out import HeldOut, rows_to_keep
-from faverage.estimators.members import positions, predict_values, steady, union
+from faverage.estimators.members import check_labels, encode, predict_values, steady, union
 from faverage.estimators.offsets import Metric, log_scores, metric_of, tune
-from faverage.estimators.outputs import as_table, fold_outputs, read_joint, read_targets
+from faverage.estimators.outputs import Targets, as_table, fold_outputs, read_joint, read_targets
 from faverage.estimators.regression import build_means, fit_regression
 from faverage.fusion import FUSERS, Fuser, get_fuser
 from faverage.fusion.align import align
@@ -50,6 +51,23 @@ from faverage.fusion.align import align
 __all__ = ["AFAClassifier", "AFARegressor"]
 
 Array = NDArray[Any]
+
+
+def _is_prefit(ensemble: Ensemble) -> bool:
+    if not ensemble._prefit:
+        raise AttributeError("partial_fit fits the fuser alone, to members that are fitted: it needs cv='prefit'")
+    return True
+
+
+def _given_classes(classes: Any, targets: Targets) -> list[Array]:
+    """Return the labels ``(N_j,)`` of each output that the first ``partial_fit`` was given, or raise UserError."""
+    if classes is None:
+        raise UserError("the first call of partial_fit needs classes: all labels that y may ever have", what="classes")
+    given = list(classes) if targets.several else [classes]
+    if len(given) != len(targets.labels) or any(np.ndim(one) != 1 for one in given):
+        wanted = f"a list of {len(targets.labels)} lists of labels, one a column of y" if targets.several else "labels"
+        raise UserError(f"classes must be {wanted}, got {classes!r}", what="classes")
+    return [encode(check_labels(one))[0] for one in given]
 
 
 class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
@@ -78,6 +96,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
             to an array or tensor ``(n, N_k)``; outputs that are not probabilities are taken as logits. Their columns
             are the attribute ``classes_`` if they have one, else the sorted labels of y. To clone such an ensemble (a
             grid search does), wrap estimators in ``sklearn.frozen.FrozenEstimator``.
+        half_life: for ``partial_fit``: a row counts half after so many newer ones. None forgets nothing.
         n_jobs: fits at a time.
         verbose: how much joblib tells.
 
@@ -89,6 +108,8 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         fuser_: the fitted fuser; a list, one a column, where y has several.
         offsets_: ``(N,)``, what ``predict`` adds to log-probabilities for the sake of ``metric``, or None; a list, one
             array a column, where y has several.
+        history_: after ``partial_fit``: the members' shares and the losses over time; ``history_.plot("file.png")``. A
+            list, one a column, where y has several.
         n_features_in_: number of features.
         feature_names_in_: their names, where X has them.
     """
@@ -102,6 +123,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         class_weight: str | Mapping[Any, float] | None = None,
         metric: Metric | None = None,
         cv: Any = None,
+        half_life: float | None = None,
         n_jobs: int | None = None,
         verbose: int = 0,
     ) -> None:
@@ -111,6 +133,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         self.class_weight = class_weight
         self.metric = metric
         self.cv = cv
+        self.half_life = half_life
         self.n_jobs = n_jobs
         self.verbose = verbose
 
@@ -129,17 +152,11 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         X, weight = self._check_input(X, y, sample_weight)
         targets = read_targets(y)
         self._several, self._indicator = targets.several, targets.indicator
-        self._labels, codes = list(targets.labels), targets.codes.copy()
+        self._labels, codes = list(targets.labels), targets.codes
         if self._prefit:
-            read = [read_joint(name, model, X, targets.labels, several=targets.several) for name, model in live]
-            self._members = [joint for joint, _ in read]
-            for j, labels in enumerate(targets.labels):
-                parts = [joint.parts[j] for joint in self._members]
-                check_shared(labels, parts)
-                self._labels[j] = union([labels, *(part.classes for part in parts)])
-                codes[:, j] = positions(labels, self._labels[j])[codes[:, j]]
+            folds = [self._read_fitted(live, X, targets.labels)]
+            codes = self._codes(targets)
             rows = np.arange(len(codes))
-            folds = [[[(s, p.classes) for s, p in zip(scores, joint.parts, strict=True)] for joint, scores in read]]
             models = [model for _, model in live]
         else:
             targets.check_classes(weight)
@@ -163,10 +180,58 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         kept = [None if w is None else w[keep] for w in weights]
         self._held_out = HeldOut(self._fusers, sample, codes[keep], kept, None if weight is None else weight[keep])
         self._offsets = None if metric is None else self._tune(metric)
-        self.offsets_ = self._offsets[0] if self._offsets and not self._several else self._offsets
-        many = np.arange(len(self._labels)) if self._indicator else self._labels  # as scikit-learn's own classifiers do
-        self.classes_ = many if self._several else self._labels[0]
-        self.fuser_ = self._fusers if self._several else self._fusers[0]
+        self.__dict__.pop("history_", None)
+        self._publish()
+        return self
+
+    @available_if(_is_prefit)  # type: ignore[untyped-decorator]
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the fuser to more rows of a stream; the members stay as they are, which needs ``cv="prefit"``.
+
+        Memory does not grow with the stream. It goes on where an earlier call, or ``fit``, has ended. With a
+        ``half_life`` the weights follow members whose quality changes.
+
+        Args:
+            X: examples ``(n, features)``, in the order of time where there is a half-life.
+            y: labels ``(n,)``, or several outputs ``(n, m)``.
+            classes: all labels that y may ever have, ``(N,)``, or a list of them for each column of y; the first call
+                needs it.
+            sample_weight: ``(n,)``.
+        """
+        live, fuser, first = self._live_members(), get_fuser(self.fuser, **(self.fuser_options or {})), False
+        if self.metric is not None:
+            raise UserError("metric chooses on held-out rows, which a stream has not: use fit", what="metric")
+        if isinstance(self.class_weight, str):
+            raise UserError(
+                f"class_weight={self.class_weight!r} needs all rows at once",
+                what="class_weight",
+                hint="give a dict from labels to weights, or use fit",
+            )
+        targets = read_targets(y)
+        if not hasattr(self, "_fusers"):
+            first, labels = True, _given_classes(classes, targets)
+        X, weight = self._check_input(X, y, sample_weight, reset=first)
+        if first:
+            self._several = targets.several
+            self._indicator = targets.several and all(names.tolist() == [0, 1] for names in labels)
+            said = self._read_fitted(live, X, labels)
+            scores = [align(*zip(*(one[j] for one in said), strict=True), all_classes=names).scores
+                      for j, names in enumerate(self._labels)]  # fmt: skip
+        else:
+            scores = self._member_scores(X)
+        codes = self._codes(targets)
+        weights = weigh_classes(self.class_weight, self._labels, codes, weight)
+        if first:
+            self._keep(live, [model for _, model in live])
+            self._fusers = [get_fuser(fuser) for _ in self._labels]
+        for one, values, column, w in zip(self._fusers, scores, codes.T, weights, strict=True):
+            one.partial_fit(steady(values), column, w, half_life=self.half_life)
+            one.weight_history.models = self._names  # type: ignore[union-attr]
+        self.__dict__.pop("_held_out", None)
+        self._offsets = None
+        histories = [one.weight_history for one in self._fusers]
+        self.history_ = histories if self._several else histories[0]
+        self._publish()
         return self
 
     def member_scores(self, X: Any) -> Array | list[Array]:
@@ -213,6 +278,8 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
             raise UserError(
                 f"coverage must be a number between 0 and 1, such as 0.9, got {coverage!r}", what="coverage"
             )
+        if hasattr(self, "_fusers") and not hasattr(self, "_held_out"):
+            raise UserError("sets of labels need held-out rows, which partial_fit does not keep", hint="use fit")
         fused, held = self._fused(X), self._held_out
         pairs = zip(fused, self._choose(fused), held.fused, held.codes.T, strict=True)
         sets = [sets_of(p, best, threshold(h, y, held.weight, float(coverage))) for p, best, h, y in pairs]
@@ -253,6 +320,43 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
             return metric(truth[rows], self._name(found), None if held.weight is None else held.weight[rows])
 
         return tune(held.fused, measure)
+
+    def _publish(self) -> None:
+        """Set the attributes that a user sees."""
+        self.offsets_ = self._offsets[0] if self._offsets and not self._several else self._offsets
+        many = np.arange(len(self._labels)) if self._indicator else self._labels  # as scikit-learn's own classifiers do
+        self.classes_ = many if self._several else self._labels[0]
+        self.fuser_ = self._fusers if self._several else self._fusers[0]
+
+    def _read_fitted(self, live: list[tuple[str, Any]], X: Any, labels: list[Array]) -> list[list[tuple[Array, Array]]]:
+        """Find out how to read fitted members, and all labels; return scores ``(n, C)`` and classes by member, output.
+
+        ``labels`` are those ``(N_j,)`` of each output that y has.
+        """
+        read = [read_joint(name, model, X, labels, several=self._several) for name, model in live]
+        self._members, self._labels = [joint for joint, _ in read], []
+        for j, names in enumerate(labels):
+            parts = [joint.parts[j] for joint in self._members]
+            check_shared(names, parts)
+            self._labels.append(union([names, *(part.classes for part in parts)]))
+        return [[(s, p.classes) for s, p in zip(scores, joint.parts, strict=True)] for joint, scores in read]
+
+    def _codes(self, targets: Targets) -> Array:
+        """Return the positions ``(n, m)`` of y's labels among those that are known, or raise UserError."""
+        if targets.several != self._several or len(targets.labels) != len(self._labels):
+            raise UserError(f"y has {len(targets.labels)} columns, before it had {len(self._labels)}", what="y")
+        codes = np.empty_like(targets.codes)
+        for j, (names, known) in enumerate(zip(targets.labels, self._labels, strict=True)):
+            place = {label: i for i, label in enumerate(known.tolist())}
+            codes[:, j] = np.array([place.get(name, -1) for name in names.tolist()])[targets.codes[:, j]]
+            new = targets.codes[codes[:, j] < 0, j]
+            if len(new):
+                raise UserError(
+                    f"y has the label {names.tolist()[new[0]]!r}, which is not among the classes {known.tolist()}",
+                    what="y",
+                    hint="give classes that hold it to the first partial_fit of a new ensemble, or use fit",
+                )
+        return codes
 
     def _member_scores(self, X: Any) -> list[Array]:
         self._check_predict(X)

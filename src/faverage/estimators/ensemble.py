@@ -58,9 +58,9 @@ class Ensemble(_BaseHeterogeneousEnsemble):  # type: ignore[misc]
     def _prefit(self) -> bool:
         return isinstance(self.cv, str) and self.cv == "prefit"
 
-    def _check_input(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Array | None]:
-        """Return X in a form that can be indexed, and the weights; note the features."""
-        validate_data(self, X, y, skip_check_array=True)
+    def _check_input(self, X: Any, y: Any, sample_weight: Any, reset: bool = True) -> tuple[Any, Array | None]:
+        """Return X in a form that can be indexed, and the weights; note the features, or compare them with before."""
+        validate_data(self, X, y, reset=reset, skip_check_array=True)
         X, _ = indexable(X, y)
         if sample_weight is None:
             return X, None
@@ -125,7 +125,7 @@ def check_shared(labels: Array, members: list[Member]) -> None:
     for member in strangers:
         warnings.warn(
             f"member '{member.name}' shares no label with y: it knows {_some(member.classes)}, y has {_some(labels)}",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

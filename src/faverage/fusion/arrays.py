@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -156,10 +157,29 @@ def grown(scores: Array, n_models: int, n_classes: int) -> Array:
 
 
 def sample(scores: Array, y: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Return the rows of ``(n, K, N)`` to train on again later, with labels and weights that stand for all ``(n,)``."""
-    limit = min(_KEPT_SCORES, _KEPT_ROWS * int(np.prod(scores.shape[1:])))
-    kept, kept_y, kept_weight = subsample(scores, y, weight, limit)
-    return kept.astype(np.float32), kept_y, kept_weight * (weight.sum() / kept_weight.sum())
+    """Return the rows of ``(n, K, N)`` to train on again later, with labels and weights that stand for all ``(n,)``.
+
+    Where there are too many, each is kept with a chance in proportion to its weight, evenly over the classes, and those
+    that are kept weigh alike: also after many such draws no row stands for most of the others.
+    """
+    most = max(1, min(_KEPT_ROWS, _KEPT_SCORES // int(np.prod(scores.shape[1:]))))
+    rows = np.flatnonzero(weight > 0)
+    kept = weight[rows]
+    if len(rows) > most:
+        rng = np.random.default_rng(crc32(weight.tobytes()))  # another one in every draw
+        order = rng.permutation(len(rows))
+        order = order[np.argsort(y[rows[order]], kind="stable")]
+        rows, kept = rows[order], kept[order]
+        chance = np.zeros(len(rows))
+        while True:  # rows heavier than the threshold are all kept; the others share the rest
+            sure = chance >= 1
+            chance = np.where(sure, 1.0, kept * ((most - sure.sum()) / max(kept[~sure].sum(), 1e-300)))
+            if not (chance[~sure] > 1).any():
+                break
+        taken = np.diff(np.floor(np.cumsum(chance) + rng.random()), prepend=0.0) > 0
+        rows, kept = rows[taken], (kept / chance)[taken]
+        rows, kept = rows[np.argsort(rows)], kept[np.argsort(rows)]
+    return scores[rows].astype(np.float32), y[rows], kept * (weight.sum() / kept.sum())
 
 
 def learned(

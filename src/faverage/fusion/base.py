@@ -18,6 +18,7 @@ whole row of a model, gave no answer: ``_filled`` puts the mean of the models pr
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ from faverage.fusion.arrays import (
     normalise,
     sample,
 )
+from faverage.fusion.online import WeightHistory, ages, check_half_life, shares_of
 from faverage.registry import Registry
 from faverage.storage import read_tensors, write_tensors
 from faverage.threads import few_threads
@@ -49,6 +51,9 @@ __all__ = ["FUSERS", "Fuser", "fuser_names", "get_fuser", "load_fuser", "registe
 
 FUSERS: Registry[type[Fuser]] = Registry("fuser", named=True)
 F = TypeVar("F", bound="type[Fuser]")
+_ENOUGH = 1 / 16  # of all weight that rows of a stream hold before the fuser is fitted to them
+_LEAST = 1 / 64  # of the mean weight of new rows: older rows of a stream are dropped below it, after six half-lives
+_TINY = 1e-15  # smallest probability in a loss
 
 
 class Fuser:
@@ -57,15 +62,18 @@ class Fuser:
     Attributes:
         n_models: K, once fitted or grown.
         n_classes: N, likewise.
+        weight_history: the models' shares and the losses over the calls of ``partial_fit``; None before the first.
     """
 
     name: ClassVar[str] = ""
     trains: ClassVar[bool] = True
     n_models: int = 0
     n_classes: int = 0
+    weight_history: WeightHistory | None = None
     _fitted: tuple[int, int] | None = None  # K and N that _fit saw; add_model and add_class leave it behind
     _known: Array | None = None  # (K, N), which model knew which class then; files of older versions lack it
     _kept: tuple[Array, Array, Array] | None = None  # scores, labels and weights for partial_fit
+    _waiting: float = 0.0  # weight of kept rows that came after the last fit
 
     def fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from labelled scores, forgetting what was learned before.
@@ -78,12 +86,31 @@ class Fuser:
         """
         scores = check_scores(scores)
         y, weight = check_labels(scores, y, sample_weight)
-        self._kept = None
+        self._kept = self.weight_history = None
         self._train(scores, y, weight)
         return self
 
-    def partial_fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from more scores ``(n, K, N)`` and labels and weights ``(n,)``, with up to 10,000 earlier rows."""
+    def partial_fit(
+        self,
+        scores: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        half_life: float | None = None,
+    ) -> Self:
+        """Learn from more scores, with up to 10,000 earlier rows: memory does not grow with the stream.
+
+        A model that is missing has NaN. For one that is new, or a new class, call ``add_model`` or ``add_class`` first.
+
+        Args:
+            scores: ``(n, K, N)``, as for ``fit``; with a half-life, in the order of time.
+            y: labels ``(n,)``.
+            sample_weight: ``(n,)``.
+            half_life: a row counts half after so many newer ones, so that models whose quality changes are followed;
+                ``math.inf`` forgets nothing. The fuser is then fitted again when rows since its last fit hold a
+                sixteenth of all weight, so that small batches cost little. None: nothing is forgotten, and every call
+                fits again.
+        """
         scores = check_scores(scores)
         y, weight = check_labels(scores, y, sample_weight)
         if self._fitted is not None and (scores.shape[1] != self.n_models or scores.shape[2] != self.n_classes):
@@ -95,12 +122,32 @@ class Fuser:
             raise ValueError(
                 "this fuser was saved without the rows it learned from, so it cannot learn more: fit it again"
             )
+        n, loss = len(y), math.nan
+        if self._fitted is not None:
+            p = self.predict_proba(scores)[np.arange(n), y]
+            loss = float(-np.log(np.maximum(p, _TINY)) @ weight / weight.sum())
+        least = 0.0
+        if half_life is not None:
+            half_life = check_half_life(half_life)
+            least = _LEAST * float(weight.mean())
+            weight = weight * ages(n, half_life)
+        fresh = float(weight.sum())
         if self._kept is not None:
             old, old_y, old_weight = self._kept
+            left = 1.0 if half_life is None else 0.5 ** (n / half_life)
             old = grown(old, self.n_models, self.n_classes)
             scores, y = np.concatenate([old, scores]), np.concatenate([old_y, y])
-            weight = np.concatenate([old_weight, weight])
-        self._train(scores, y, weight)
+            weight, self._waiting = np.concatenate([left * old_weight, weight]), left * self._waiting + fresh
+        if weight.min() < least:
+            scores, y, weight = scores[weight >= least], y[weight >= least], weight[weight >= least]
+        settled = self._fitted == (self.n_models, self.n_classes)
+        if half_life is None or not self.trains or not settled or self._waiting >= _ENOUGH * weight.sum():
+            self._train(scores, y, weight)
+        else:
+            self._kept = sample(*merge_rows(scores, y, weight))
+        if self.weight_history is None:
+            self.weight_history = WeightHistory()
+        self.weight_history.add(n, shares_of(self), loss)
         return self
 
     def predict_proba(self, scores: ArrayLike) -> Array:
@@ -229,7 +276,7 @@ class Fuser:
                 fresh._known = known_classes(used[0], used[2])
                 fresh._fit(*used)
                 self.__dict__.update(fresh.__dict__)
-                self._kept = sample(*used)
+                self._kept, self._waiting = sample(*used), 0.0
         self.n_models, self.n_classes = scores.shape[1:]
         self._fitted = (self.n_models, self.n_classes)
 
