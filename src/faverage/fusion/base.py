@@ -51,7 +51,7 @@ __all__ = ["FUSERS", "Fuser", "fuser_names", "get_fuser", "load_fuser", "registe
 
 FUSERS: Registry[type[Fuser]] = Registry("fuser", named=True)
 F = TypeVar("F", bound="type[Fuser]")
-_ENOUGH = 1 / 16  # of all weight that rows of a stream hold before the fuser is fitted to them
+_ENOUGH = 1 / 8  # of all weight that rows of a stream hold before the fuser is fitted to them
 _LEAST = 1 / 64  # of the mean weight of new rows: older rows of a stream are dropped below it, after six half-lives
 _TINY = 1e-15  # smallest probability in a loss
 
@@ -107,8 +107,8 @@ class Fuser:
             y: labels ``(n,)``.
             sample_weight: ``(n,)``.
             half_life: a row counts half after so many newer ones, so that models whose quality changes are followed;
-                ``math.inf`` forgets nothing. The fuser is then fitted again when rows since its last fit hold a
-                sixteenth of all weight, so that small batches cost little. None: nothing is forgotten, and every call
+                ``math.inf`` forgets nothing. The fuser is then fitted again when rows since its last fit hold an
+                eighth of all weight, so that small batches cost little. None: nothing is forgotten, and every call
                 fits again.
         """
         scores = check_scores(scores)
