@@ -177,7 +177,7 @@ def sample(scores: Array, y: Array, weight: Array) -> tuple[Array, Array, Array]
             if not (chance[~sure] > 1).any():
                 break
         taken = np.diff(np.floor(np.cumsum(chance) + rng.random()), prepend=0.0) > 0
-        rows, kept = rows[taken], (kept / chance)[taken]
+        rows, kept = rows[taken], kept[taken] / chance[taken]
         rows, kept = rows[np.argsort(rows)], kept[np.argsort(rows)]
     return scores[rows].astype(np.float32), y[rows], kept * (weight.sum() / kept.sum())
 

@@ -27,7 +27,7 @@ from faverage.fusion.base import Fuser, get_fuser
 
 __all__ = ["MapFuser", "MapScore"]
 
-_CHUNK = 1 << 18  # scores of pixels that are worked on at a time
+_CHUNK = 1 << 18  # scores, or labels, that are worked on at a time
 _ROUNDING = {2: 5e-3, 4: 1e-4, 8: 1e-4}  # how far from one probabilities may sum to, by bytes of a number
 
 
@@ -90,7 +90,7 @@ class MapFuser:
         self._columns, self.classes_ = self._read_classes(arrays, classes)
         self._dtype = labels.dtype if labels.dtype.kind in "iu" else np.dtype(np.uint8)
         counts = np.zeros(len(self.classes_), dtype=np.int64)
-        for where in self._chunks(labels):
+        for where in _chunks(labels.shape):
             codes = self._codes(labels[where])
             counts += np.bincount(codes[codes >= 0], minlength=len(counts))
         if not counts.any():
@@ -243,15 +243,6 @@ class MapFuser:
             )
         return codes
 
-    def _chunks(self, labels: Array) -> Iterator[tuple[slice, slice]]:
-        """Yield slices of images and of rows that cover maps ``(n, H, W)``: whole images, or bands of one."""
-        n, h, w = labels.shape
-        most = max(1, _CHUNK // (len(self._columns) * len(self.classes_)))  # pixels
-        images, rows = max(1, most // (h * w)), min(h, max(1, most // w))
-        for i in range(0, n, images):
-            for r in range(0, h, rows):
-                yield slice(i, min(i + images, n)), slice(r, min(r + rows, h))
-
     def _draw(self, arrays: list[Array], labels: Array, counts: Array) -> tuple[list[Array], Array]:
         """Return what members say of sampled pixels, for each ``(p, C)`` or ``(p,)``, and their classes ``(p,)``.
 
@@ -264,7 +255,7 @@ class MapFuser:
         seen = np.zeros(len(counts), dtype=np.int64)
         values: list[list[Array]] = [[] for _ in arrays]
         classes = []
-        for images, rows in self._chunks(labels):
+        for images, rows in _chunks(labels.shape):
             block = self._codes(labels[images, rows])
             codes = block.ravel()
             order = np.argsort(codes, kind="stable")
@@ -284,8 +275,7 @@ class MapFuser:
 
     def _fused(self, arrays: list[Array]) -> Iterator[tuple[tuple[slice, slice], Array]]:
         """Yield slices of images and rows, and the probabilities of the pixels there ``(images, rows, W, N)``."""
-        shape = np.broadcast_to(np.uint8(0), _size(arrays[0]))
-        for images, rows in self._chunks(shape):
+        for images, rows in _chunks(_size(arrays[0]), len(arrays) * len(self.classes_)):
             blocks = [a[images, rows] if a.ndim == 3 else a[images, :, rows].transpose(0, 2, 3, 1) for a in arrays]
             values = [b.ravel() if b.ndim == 3 else b.reshape(-1, b.shape[3]) for b in blocks]
             p = self.fuser_.predict_proba(self._scores(values))
@@ -319,6 +309,16 @@ class MapFuser:
 def _size(array: Array) -> tuple[int, int, int]:
     """Return n, H and W of scores ``(n, C, H, W)`` or labels ``(n, H, W)``."""
     return array.shape[0], array.shape[-2], array.shape[-1]
+
+
+def _chunks(size: tuple[int, ...], width: int = 1) -> Iterator[tuple[slice, slice]]:
+    """Yield slices of images and of rows that cover n, H and W, with ``width`` numbers a pixel: images, or bands."""
+    n, h, w = size
+    most = max(1, _CHUNK // width)  # pixels
+    images, rows = max(1, most // (h * w)), min(h, max(1, most // w))
+    for i in range(0, n, images):
+        for r in range(0, h, rows):
+            yield slice(i, min(i + images, n)), slice(r, min(r + rows, h))
 
 
 def _place(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], kinds: str) -> Array:
