@@ -44,7 +44,7 @@ def make(kind: str, n: int, seed: int) -> tuple[Array, Array]:
 
 
 class Library:
-    """A fuser with ``partial_fit``; without a half-life and with ``until``, the batch fit to so many rows."""
+    """A fuser with ``partial_fit``; without a half-life, and with ``until``: the batch fit to so many rows."""
 
     def __init__(self, name: str, half_life: float | None, until: float = math.inf, **options: Any) -> None:
         self.fuser, self.half_life, self.until, self.seen = get_fuser(name, **options), half_life, until, 0
@@ -117,7 +117,7 @@ def main() -> None:
     options = parser.parse_args()
     n = options.rows
     methods: dict[str, Callable[[], Any]] = {
-        "`afa`, batch fit to the first quarter": lambda: Library("afa", math.inf, until=n / 4),
+        "`afa`, batch fit to the first quarter": lambda: Library("afa", None, until=n / 4),
         "`afa`, nothing forgotten": lambda: Library("afa", math.inf),
         f"`afa`, half-life {n // 4:,}": lambda: Library("afa", n / 4),
         f"`afa`, half-life {n // 12:,}": lambda: Library("afa", n / 12),
