@@ -88,6 +88,7 @@ def test_small_batches_do_not_fit_again_each_time(monkeypatch) -> None:
     monkeypatch.setattr(type(fuser), "_fit", lambda self, *data: fits.append(fit(self, *data)))
     for i in range(400):
         fuser.partial_fit(scores[i : i + 1], y[i : i + 1], half_life=60)
+    assert 355 <= len(fuser._kept[1]) <= 361  # rows older than six half-lives are dropped
     assert 30 < len(fits) < 70  # about every eleventh row at the end: 60 / ln 2 / 8
     assert len(fuser.weight_history.examples) == 400
     assert np.isfinite(fuser.weight_history.losses[1:]).all()
