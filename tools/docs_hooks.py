@@ -1,7 +1,7 @@
 """What MkDocs is told beyond mkdocs.yml: files outside docs/ as pages, and examples in docstrings as code.
 
-Pages link to files of the repository, as GitHub shows them. Here each such file becomes a page below ``repository/``: Markdown
-as it is, a notebook with its outputs, source as code. So the site needs nothing but itself.
+Pages link to files of the repository, as GitHub shows them. Here each such file becomes a page below ``repository/``:
+Markdown as it is, a notebook with its outputs, source as code. So the site needs nothing but itself.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 ALWAYS = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples/teach_photos.ipynb")  # in the navigation
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
+OUTSIDE = re.compile(r"""<(?:script|img|iframe|source|link)\b[^>]*(?:src|href)=["']?(?:https?:)?//[^>]*>""")
 FENCE = re.compile(r"^(```+).*?^\1\s*$", re.DOTALL | re.MULTILINE)
 
 
@@ -95,12 +97,14 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Let links lead to pages of the site, wherever on GitHub they lead."""
     here = page.file.src_uri
     origin = file_of(here)
+    if here == "index.md":
+        page.meta["hide"] = ["navigation", "toc"]  # not in the file, where GitHub would show it
 
     def moved(match: re.Match[str]) -> str:
         path = (origin.parent / match[0]).resolve()
         if not path.is_file() or not path.is_relative_to(ROOT):
             return match[0]
-        return os.path.relpath(page_of(path), os.path.dirname(here) or ".")
+        return os.path.relpath(page_of(path), Path(here).parent)
 
     parts, last = [], 0
     for fence in FENCE.finditer(markdown):
@@ -119,6 +123,14 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
     return re.sub(r'<img [^>]*src="([\w./-]+\.svg)"[^>]*>', drawn, html)
 
 
+def on_post_page(output: str, page: Page, **_: Any) -> str:
+    """Name the dialog of the search, which Material leaves nameless; refuse a page that would fetch from elsewhere."""
+    if fetched := OUTSIDE.search(output):
+        raise PluginError(f"{page.file.src_uri} would fetch from elsewhere: {fetched[0]}")
+    nameless = 'data-md-component="search" role="dialog"'
+    return output.replace(nameless, f'{nameless} aria-label="Search"')
+
+
 class Examples(griffe.Extension):
     """Docstrings as Markdown: examples (``>>>``) as blocks of Python; that of a module where a class refers to it."""
 
@@ -132,18 +144,7 @@ class Examples(griffe.Extension):
 
 
 def fenced(docstring: str) -> str:
-    """Put fences around examples, up to the blank line after them.
-
-    >>> print(fenced("Add.\\n\\n>>> 1 + 1\\n2\\n\\nMore."))
-    Add.
-    <BLANKLINE>
-    ```python
-    >>> 1 + 1
-    2
-    ```
-    <BLANKLINE>
-    More.
-    """
+    """Put fences around examples, up to the blank line after them."""
     said, inside = [], ""
     for line in docstring.splitlines():
         if not inside and (match := re.match(r"( *)>>> ", line)):

@@ -30,10 +30,13 @@
   .means { --a: #1f63b5; --b: #b4500b; --fused: #15803d; border: 1px solid var(--md-default-fg-color--lighter);
     border-radius: .4rem; padding: .8rem 1rem; margin: 1em 0; }
   [data-md-color-scheme=slate] .means { --a: #6aa7f0; --b: #fb923c; --fused: #4ade80; }
+  .means { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: 0 1.2rem; align-items: start; }
+  .means > p { grid-column: 1 / -1; }
   .means fieldset { border: 0; padding: 0; margin: 0 0 .7rem; }
   .means legend { font-weight: 700; padding: 0; }
   .means label { display: inline-block; margin: .1rem .9rem .1rem 0; }
-  .means .slider { display: grid; grid-template-columns: 4.5rem minmax(6rem, 14rem) auto; gap: .7rem; align-items: center; }
+  .means .slider { display: grid; grid-template-columns: 2rem 1fr 3.4rem; gap: .5rem; align-items: center; }
+  .means .slider label { margin: 0; }
   .means input[type=range] { width: 100%; accent-color: var(--fused); }
   .means select { font: inherit; color: inherit; background: var(--md-default-bg-color); border: 1px solid currentColor;
     border-radius: .2rem; padding: .15rem .3rem; max-width: 100%; }
@@ -45,7 +48,7 @@
   .means .formula { margin: .2rem 0 0; font-family: var(--md-code-font-family, monospace); font-size: .85em; overflow-wrap: anywhere; }
   .means [hidden] { display: none; }
 </style>
-<div class="means" role="group" aria-label="Try it: two members, three classes, fused by a mean">
+<div class="means" role="group" aria-label="Try it: two members, three classes, fused by a mean"><div>
   <fieldset><legend>What the members say</legend>
     <label>Case <select id="m-case">${Object.keys(CASES).map((name) => `<option>${name}</option>`).join("")}</select></label>
   </fieldset>
@@ -59,8 +62,8 @@
     <label><input type="checkbox" id="m-shared" checked> the same for all classes</label>
     ${CLASSES.map((name, n) => `<div class="slider" data-n="${n}"><label for="m-w${n}">${name}</label>
       <input type="range" id="m-w${n}" min="0" max="1" step="0.05" value="0.5"><span id="m-w${n}-said"></span></div>`).join("")}
-  </fieldset>
-  <svg viewBox="0 0 520 232" role="img" aria-labelledby="m-said" id="m-chart"></svg>
+  </fieldset></div>
+  <svg viewBox="0 0 330 236" role="img" aria-labelledby="m-said" id="m-chart"></svg>
   <p class="said" id="m-said" aria-live="polite"></p>
   <p class="formula" id="m-formula"></p>
 </div>`;
@@ -80,10 +83,10 @@
   }
 
   function bar(y, value, kind, name) {
-    const width = Math.max(360 * value, 1).toFixed(1);
-    return `<text x="92" y="${y + 13}" text-anchor="end">${name}</text>
-      <rect class="${kind}" x="100" y="${y}" width="${width}" height="16" rx="2"/>
-      <text x="${108 + Number(width)}" y="${y + 13}">${percent(value)}</text>`;
+    const width = Math.max(175 * value, 1).toFixed(1);
+    return `<text x="86" y="${y + 13}" text-anchor="end">${name}</text>
+      <rect class="${kind}" x="92" y="${y}" width="${width}" height="16" rx="2"/>
+      <text x="${98 + Number(width)}" y="${y + 13}">${percent(value)}</text>`;
   }
 
   function show() {
