@@ -54,6 +54,21 @@ def test_links_and_anchors_exist(page: Path) -> None:
         assert not anchor or anchor in anchors(file), target
 
 
+def test_commands_exist() -> None:
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)", pages)) <= targets
+    scripts = set(re.findall(r"python ((?:examples|benchmarks|tools)/\w+\.py)", pages))
+    assert not [script for script in scripts if not (ROOT / script).exists()]
+
+
+def test_lists_follow_a_blank_line() -> None:
+    """GitHub shows others as lists, too; the site shows them as paragraphs."""
+    joined = re.compile(r"^(?! *- |  |#|<|\n).+\n- .*$", re.MULTILINE)
+    found = {page.name: joined.findall(FENCE.sub("", page.read_text(encoding="utf-8"))) for page in PAGES}
+    assert not any(found.values()), found
+
+
 def public_names() -> Iterator[tuple[str, Any]]:
     """Yield every public name with what it is; those of ``estimators`` are those of ``faverage``."""
     source = ROOT / "src" / "faverage"

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 ALWAYS = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples/teach_photos.ipynb")  # in the navigation
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
+NAMED = re.compile(r"\[((?:[\w-]+)\.md)\]\((?=\1)")
 OUTSIDE = re.compile(r"""<(?:script|img|iframe|source|link)\b[^>]*(?:src|href)=["']?(?:https?:)?//[^>]*>""")
 FENCE = re.compile(r"^(```+).*?^\1\s*$", re.DOTALL | re.MULTILINE)
 
@@ -94,7 +95,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Let links lead to pages of the site, wherever on GitHub they lead."""
+    """Let links lead to pages of the site, wherever on GitHub they lead, under titles instead of names of files."""
     here = page.file.src_uri
     origin = file_of(here)
     if here == "index.md":
@@ -106,11 +107,18 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
             return match[0]
         return os.path.relpath(page_of(path), Path(here).parent)
 
+    def titled(match: re.Match[str]) -> str:
+        heading = (origin.parent / match[1]).read_text(encoding="utf-8").partition("\n")[0]
+        return f"[{heading.removeprefix('# ')}]("
+
+    def changed(text: str) -> str:
+        return LINK.sub(moved, NAMED.sub(titled, text))
+
     parts, last = [], 0
     for fence in FENCE.finditer(markdown):
-        parts += [LINK.sub(moved, markdown[last : fence.start()]), fence[0]]
+        parts += [changed(markdown[last : fence.start()]), fence[0]]
         last = fence.end()
-    return "".join([*parts, LINK.sub(moved, markdown[last:])])
+    return "".join([*parts, changed(markdown[last:])])
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
