@@ -7,7 +7,7 @@ JOBS   ?= auto
 # a file is one process's work, so that what its tests share is made once; slow files first (tests/conftest.py)
 SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: run demo test lint types quick tests floors test-browser fuzz bench bench-fusion bench-fusion-wide bench-serve venv clean help
+.PHONY: run demo test lint types quick tests floors test-browser docs fuzz bench bench-fusion bench-fusion-wide bench-serve venv clean help
 
 help:          ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -56,7 +56,11 @@ test-browser: $(STAMP) ## the page in a real browser (chromium), screenshots int
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || test -n "$$FAVERAGE_CHROMIUM" || \
 	  { echo "no chromium: apt-get install chromium, or name the program in FAVERAGE_CHROMIUM"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m browser tests/app/server tests/test_examples.py
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m browser tests/app/server tests/test_examples.py tests/test_docs.py
+
+docs: $(STAMP) ## the documentation as a site, in site/; open site/index.html. Warnings are errors
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 fuzz: $(STAMP) ## 10,000 broken inputs for every reader and route; FUZZ_COUNT, FUZZ_SECONDS and FUZZ_SEED set others
 	@OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --count $(or $(FUZZ_COUNT),10000) --seconds $(or $(FUZZ_SECONDS),900) \
@@ -76,4 +80,4 @@ bench-serve: $(STAMP) ## times of predictions over HTTP, alone and while another
 	@$(BIN)/python benchmarks/serve.py
 
 clean:         ## remove the virtual environment and caches
-	rm -rf $(VENV) .venv-floors .mypy_cache .ruff_cache build *.egg-info src/*.egg-info
+	rm -rf $(VENV) .venv-floors site .mypy_cache .ruff_cache build *.egg-info src/*.egg-info

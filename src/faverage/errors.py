@@ -45,11 +45,23 @@ class UserError(ValueError):
 
 
 class ConfigError(UserError):
-    """An invalid setting: the message names it and says what was expected."""
+    """An invalid setting: the message names it and says what was expected.
+
+    >>> from faverage.experiment import RunConfig
+    >>> RunConfig.build("digits", None, {"methods": ["aha"]})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    faverage.errors.ConfigError: ...'aha'...
+    """
 
 
 class DataError(UserError):
-    """Data that is absent, or not what its protocol says: the message says what was expected where."""
+    """Data that is absent, or not what its protocol says: the message says what was expected where.
+
+    >>> from faverage.data import load_benchmark
+    >>> load_benchmark("digitz")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    faverage.errors.DataError: unknown benchmark 'digitz'; known are: ...; did you mean 'digits'?
+    """
 
 
 class ModelError(UserError):

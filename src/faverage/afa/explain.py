@@ -29,7 +29,14 @@ __all__ = ["Explanation", "Table", "explain"]
 
 @dataclass(frozen=True)
 class Table:
-    """A small tidy table: one observation a row."""
+    """A small tidy table: one observation a row.
+
+    >>> print(Table(("model", "share"), [("a", 0.25), ("b", 0.75)]).to_markdown(digits=2))
+    | model | share |
+    |-------|------:|
+    | a     |  0.25 |
+    | b     |  0.75 |
+    """
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
@@ -68,6 +75,10 @@ class Explanation:
         means: share of each mean, over all classes: columns mean, share.
         models: share of each model for each class: columns class, model, share.
         trusted: the most trusted model of each class: columns class, model, share, mean (the class's largest mean).
+
+    >>> said = explain(AFA(2, 3, structure="scalar"), models=["a", "b"], classes=["cat", "cow", "dog"])
+    >>> said.models.rows[:2]
+    [('cat', 'a', 0.5), ('cat', 'b', 0.5)]
     """
 
     means: Table

@@ -98,7 +98,14 @@ def save(network: AFA, path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> AFA:
-    """Read an AFA network that ``save`` wrote, on the CPU and in evaluation mode."""
+    """Read an AFA network that ``save`` wrote, on the CPU and in evaluation mode.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     network = load(save(AFA(2, 3), f"{folder}/fuser.safetensors"))
+    >>> network(torch.rand(5, 2, 3)).shape
+    torch.Size([5, 3])
+    """
     config, tensors = read_tensors(path, "AFA")
     try:
         network = AFA(**config)

@@ -112,7 +112,18 @@ M = TypeVar("M", bound=type[Mean])
 
 
 def register_mean(name: str) -> Callable[[M], M]:
-    """Class decorator: make a mean known to ``get_mean`` and ``AFA(means=...)`` under ``name``."""
+    """Class decorator: make a mean known to ``get_mean`` and ``AFA(means=...)`` under ``name``.
+
+    >>> @register_mean("cubic")
+    ... class Cubic(Mean):
+    ...     def __call__(self, x):
+    ...         return x**3
+    ...     def inverse(self, y):
+    ...         return y.relu() ** (1 / 3)
+    >>> round(get_mean("cubic").average(torch.tensor([0.2, 0.8])).item(), 2)
+    0.64
+    >>> unregister_mean("cubic")
+    """
     return MEANS.register(name)
 
 
@@ -122,7 +133,11 @@ def unregister_mean(name: str) -> None:
 
 
 def mean_names() -> list[str]:
-    """Return the registered names, in order of registration."""
+    """Return the registered names, in order of registration.
+
+    >>> mean_names()[:4]
+    ['arithmetic', 'geometric', 'harmonic', 'power']
+    """
     return MEANS.names()
 
 
@@ -156,7 +171,11 @@ def _check_positive(owner: str, option: str, value: float) -> None:
 @register_mean("arithmetic")
 @dataclass(frozen=True)
 class Arithmetic(Mean):
-    """f(x) = x, on the whole line."""
+    """f(x) = x, on the whole line.
+
+    >>> Arithmetic().average(torch.tensor([0.1, 0.9])).item()
+    0.5
+    """
 
     lower = -math.inf
 
@@ -172,7 +191,11 @@ class Arithmetic(Mean):
 @register_mean("geometric")
 @dataclass(frozen=True)
 class Geometric(Mean):
-    """f(x) = ln(x + ε), on [0, ∞); the geometric mean as ε → 0."""
+    """f(x) = ln(x + ε), on [0, ∞); the geometric mean as ε → 0.
+
+    >>> round(Geometric().average(torch.tensor([0.1, 0.9])).item(), 2)
+    0.3
+    """
 
     eps: float = 1e-3
 
@@ -227,7 +250,11 @@ class Harmonic(Mean):
 @register_mean("power")
 @dataclass(frozen=True)
 class Power(Mean):
-    """f(x) = x^q with q > 0, on [0, ∞); q = 2 is the quadratic mean, large q leans to the maximum."""
+    """f(x) = x^q with q > 0, on [0, ∞); q = 2 is the quadratic mean, large q leans to the maximum.
+
+    >>> round(Power(q=20).average(torch.tensor([0.1, 0.9])).item(), 2)
+    0.87
+    """
 
     q: float = 2.0
 

@@ -38,6 +38,12 @@ class History:
         validation: loss on the held-out part after each epoch; empty without one.
         best_epoch: the epoch (from 0) whose weights the network has now; -1: those it was started with.
         stopped: ``"finished"``, ``"early"`` or ``"diverged"``.
+
+    >>> from faverage import AFA
+    >>> scores = torch.rand(40, 2, 3, generator=torch.manual_seed(0)).softmax(-1)
+    >>> history = fit(AFA(2, 3, structure="scalar"), scores, scores[:, 0].argmax(-1), epochs=5)
+    >>> len(history.train), history.train[0] > history.train[-1], history.stopped
+    (5, True, 'finished')
     """
 
     train: list[float] = field(default_factory=list)

@@ -36,6 +36,9 @@ class Session:
         classes: Labels of the new classes, ascending.
         train: ``(m,)``, indices of their training images (all of them in session 0, a few a class later).
         test: ``(t,)``, indices of their test images; ``Benchmark.test_until`` adds those of earlier sessions.
+
+    >>> Session(classes=(6, 7), train=[0, 3, 8], test=[1, 2]).train
+    array([0, 3, 8])
     """
 
     classes: tuple[int, ...]
@@ -66,6 +69,11 @@ class Benchmark:
         source: Where the choice of training images comes from.
         skipped: (image, reason) for every image that could not be used.
         normalise: Mean and standard deviation of each channel, for pixels in [0, 1].
+
+    >>> from faverage.data import load_benchmark
+    >>> digits = load_benchmark("digits")
+    >>> digits.images.shape[1:], digits.seen(1), len(digits.test_until(0))
+    ((16, 16, 3), (0, 1, 2, 3, 4, 5, 6, 7), 325)
     """
 
     name: str
@@ -159,6 +167,12 @@ def draw_shots(benchmark: Benchmark, seed: int, shots: int = 5) -> Benchmark:
 
     Raises:
         DataError: Where a class has fewer than ``shots`` training images, or no class has more.
+
+    >>> from faverage.data import load_benchmark
+    >>> digits = load_benchmark("digits")
+    >>> other = draw_shots(digits, seed=1)
+    >>> len(other.sessions[1].train), bool((other.sessions[1].train == digits.sessions[1].train).all())
+    (10, False)
     """
     if shots < 1:
         raise DataError(f"shots must be at least 1, got {shots}")

@@ -81,12 +81,25 @@ BENCHMARKS: Registry[Loader] = Registry("benchmark", error=DataError)
 
 
 def register_benchmark(name: str) -> Callable[[Loader], Loader]:
-    """Decorator that adds a loader under a name."""
+    """Decorator that adds a loader under a name.
+
+    >>> @register_benchmark("few-digits")
+    ... def few_digits(request):
+    ...     return load_benchmark("digits", base=2, way=2, sessions=1)
+    >>> [session.classes for session in load_benchmark("few-digits").sessions]
+    [(0, 1), (2, 3)]
+    >>> BENCHMARKS.unregister("few-digits")
+    """
     return BENCHMARKS.register(name)
 
 
 def benchmark_names() -> list[str]:
-    """Names that ``load_benchmark`` takes, in alphabetical order."""
+    """Names that ``load_benchmark`` takes, in alphabetical order.
+
+    >>> from faverage.data import benchmark_names
+    >>> "digits" in benchmark_names(), "mini-imagenet" in benchmark_names()
+    (True, True)
+    """
     return sorted(BENCHMARKS)
 
 

@@ -1,15 +1,6 @@
 """Ensembles for scikit-learn users: members of any kind, fused by a fuser of ``faverage.fusion``.
 
-They are used as scikit-learn's ``StackingClassifier`` and ``StackingRegressor`` are:
-
-    >>> from sklearn.datasets import load_wine
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.naive_bayes import GaussianNB
-    >>> X, y = load_wine(return_X_y=True)
-    >>> members = [("nb", GaussianNB()), ("logistic", LogisticRegression(solver="newton-cholesky"))]
-    >>> model = AFAClassifier(members).fit(X[::2], y[::2])
-    >>> bool(model.score(X[1::2], y[1::2]) > 0.9)
-    True
+They are used as scikit-learn's ``StackingClassifier`` and ``StackingRegressor`` are.
 """
 
 from __future__ import annotations
@@ -112,6 +103,15 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
             list, one a column, where y has several.
         n_features_in_: number of features.
         feature_names_in_: their names, where X has them.
+
+    >>> from sklearn.datasets import load_wine
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> X, y = load_wine(return_X_y=True)
+    >>> members = [("nb", GaussianNB()), ("logistic", LogisticRegression(solver="newton-cholesky"))]
+    >>> model = AFAClassifier(members).fit(X[::2], y[::2])
+    >>> model.predict_proba(X[1:4]).shape, bool(model.score(X[1::2], y[1::2]) > 0.9)
+    ((3, 3), True)
     """
 
     def __init__(
@@ -418,6 +418,15 @@ class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
 
     Where y is ``(n, m)``, each output has weights of its own, and ``shares_``, ``network_`` and ``shrinkage_`` are
     lists with one entry an output.
+
+    >>> from sklearn.linear_model import LinearRegression
+    >>> from sklearn.tree import DecisionTreeRegressor
+    >>> X = np.random.default_rng(0).random((200, 1))
+    >>> y = 3 * X[:, 0] + np.sin(20 * X[:, 0])
+    >>> members = [("line", LinearRegression()), ("tree", DecisionTreeRegressor(max_depth=4, random_state=0))]
+    >>> model = AFARegressor(members).fit(X[::2], y[::2])
+    >>> bool(model.score(X[1::2], y[1::2]) > 0.9), round(sum(model.shares_.values()), 6)
+    (True, 1.0)
     """
 
     def __init__(

@@ -39,6 +39,7 @@ DEFAULT_METHODS = (
     "afa-paper",
     "afa",
 )
+"""What a run compares by default: the fusers, and two heads alone."""
 RIVAL_METHODS = RIVALS  # those registered from outside, too
 
 _MOST_SEED = 2**32 - 1
@@ -52,7 +53,12 @@ def all_methods() -> list[str]:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that a run depends on, each setting with its default."""
+    """Everything that a run depends on, each setting with its default.
+
+    >>> config = RunConfig.build("digits", None, {"methods": ["afa"], "epochs": 3})
+    >>> config.dataset, config.methods, config.epochs, config.seed
+    ('digits', ('afa',), 3, 0)
+    """
 
     dataset: str = setting("digits", "a benchmark's name", varies=False)
     data: str | None = setting(None, "folder of the data", path=True, varies=False, option=True, shown="$FAVERAGE_DATA")

@@ -37,7 +37,12 @@ def file_views(path: Path) -> tuple[str, ...] | None:
 
 
 def check_chosen(path: Path, views: Sequence[str], there: Sequence[str]) -> None:
-    """Raise ConfigError unless the views of a run, which count once each, are all in the file."""
+    """Raise ConfigError unless the views of a run, which count once each, are all in the file.
+
+    >>> check_chosen(Path("features.npz"), ["flip"], ["plain"])
+    Traceback (most recent call last):
+    faverage.errors.ConfigError: views: features.npz has no view 'flip'; it has: plain
+    """
     missing = [name for name in views if name not in there]
     if missing:
         raise ConfigError(f"views: {path} has no view '{missing[0]}'; it has: {'; '.join(there)}")

@@ -46,6 +46,9 @@ class LinearHead:
     Attributes:
         weight: ``(C, d)``.
         bias: ``(C,)``.
+
+    >>> LinearHead(np.eye(2), np.zeros(2)).scores(np.array([[3.0, 0.0]])).round(2)
+    array([[0.95, 0.05]])
     """
 
     weight: Array
@@ -72,6 +75,9 @@ class CosineHead:
     Attributes:
         weight: ``(C, d)``.
         scale: s.
+
+    >>> CosineHead(np.eye(2), scale=5.0).scores(np.array([[3.0, 0.0]])).round(2)
+    array([[0.99, 0.01]])
     """
 
     weight: Array
@@ -98,6 +104,9 @@ class PrototypeHead:
     Attributes:
         prototypes: ``(C, d)``, means of normalised features, not normalised again.
         temperature: τ.
+
+    >>> PrototypeHead(np.eye(2), temperature=1.0).scores(np.array([[3.0, 0.0]])).round(2)
+    array([[0.88, 0.12]])
     """
 
     prototypes: Array

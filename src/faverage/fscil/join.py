@@ -54,6 +54,11 @@ class JoinedLearner:
 
     Args:
         parts: the learners; each must know a class.
+
+    >>> first = FewShotLearner().learn_session(np.eye(4)[[0, 0, 1, 1]], ["a", "a", "b", "b"])
+    >>> second = FewShotLearner().learn_session(np.eye(4)[[1, 1, 2, 2]], ["b", "b", "c", "c"])
+    >>> JoinedLearner([first, second]).classes
+    ['a', 'b', 'c']
     """
 
     def __init__(self, parts: Sequence[FewShotLearner]) -> None:

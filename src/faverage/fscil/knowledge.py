@@ -103,6 +103,11 @@ class Knowledge:
             classes without such.
         counts: ``(N,)``, how many these are.
         heads: of the base session; none where there was no such session.
+
+    >>> from faverage.fscil import FewShotLearner
+    >>> learner = FewShotLearner().learn_session(np.eye(6), ["a", "a", "a", "b", "b", "b"])
+    >>> learner.known.classes, learner.known.labels.tolist()
+    (('a', 'b'), [0, 0, 0, 1, 1, 1])
     """
 
     classes: tuple[Any, ...]

@@ -36,6 +36,10 @@ def session_metrics(y: Array, predicted: Array, sessions: Sequence[Sequence[int]
     Returns:
         ``f1`` (macro), ``accuracy``, ``base`` and ``new`` (accuracy on base and on new classes; new is None in the base
         session), ``harmonic`` (harmonic mean of the two), and ``by_session``, accuracy on the classes of each session.
+
+    >>> said = session_metrics(np.array([0, 0, 1, 2]), np.array([0, 0, 1, 1]), [[0, 1], [2]])
+    >>> said["accuracy"], said["base"], said["new"]
+    (0.75, 1.0, 0.0)
     """
     y, predicted = np.asarray(y), np.asarray(predicted)
     right = y == predicted

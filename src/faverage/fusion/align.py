@@ -20,7 +20,12 @@ Array = NDArray[Any]
 
 
 class Aligned(NamedTuple):
-    """Scores ``(n, K, N)`` with NaN where a model does not know a class, and the N labels."""
+    """Scores ``(n, K, N)`` with NaN where a model does not know a class, and the N labels.
+
+    >>> both = align([[[0.9, 0.1]], [[0.7, 0.3]]], [["cat", "cow"], ["cow", "dog"]])
+    >>> both.scores.shape, both.classes.tolist()
+    ((1, 2, 3), ['cat', 'cow', 'dog'])
+    """
 
     scores: Array
     classes: Array

@@ -50,6 +50,7 @@ from faverage.threads import few_threads
 __all__ = ["FUSERS", "Fuser", "fuser_names", "get_fuser", "load_fuser", "register_fuser", "unpack_fuser"]
 
 FUSERS: Registry[type[Fuser]] = Registry("fuser", named=True)
+"""Every fuser by its name: a dict of classes."""
 F = TypeVar("F", bound="type[Fuser]")
 _ENOUGH = 1 / 8  # of all weight that rows of a stream hold before the fuser is fitted to them
 _LEAST = 1 / 64  # of the mean weight of new rows: older rows of a stream are dropped below it, after six half-lives
@@ -63,6 +64,15 @@ class Fuser:
         n_models: K, once fitted or grown.
         n_classes: N, likewise.
         weight_history: the models' shares and the losses over the calls of ``partial_fit``; None before the first.
+
+    >>> from faverage.fusion import get_fuser
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.arange(60) % 3
+    >>> right, random = 0.7 * np.eye(3)[y] + 0.1, rng.dirichlet([1, 1, 1], 60)
+    >>> scores = np.stack([right, random], axis=1)  # (n, K, N)
+    >>> fuser = get_fuser("performance").fit(scores, y)
+    >>> fuser.predict_proba(scores).shape, bool((fuser.predict(scores) == y).all()), fuser.n_models
+    ((60, 3), True, 2)
     """
 
     name: ClassVar[str] = ""
@@ -321,17 +331,37 @@ def _count(verb: str, n: Any) -> int:
 
 
 def register_fuser(name: str) -> Callable[[F], F]:
-    """Class decorator: make a fuser known to ``get_fuser`` and everything that takes ``fuser=``."""
+    """Class decorator: make a fuser known to ``get_fuser`` and everything that takes ``fuser=``.
+
+    >>> @register_fuser("median")
+    ... class Median(Fuser):
+    ...     trains = False
+    ...     def _predict(self, scores):
+    ...         return np.nanmedian(scores, axis=1)
+    >>> get_fuser("median").predict_proba([[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]])
+    array([[0.7, 0.3]])
+    >>> FUSERS.unregister("median")
+    """
     return FUSERS.register(name)
 
 
 def fuser_names() -> list[str]:
-    """Return the registered names, in order of registration."""
+    """Return the registered names, in order of registration.
+
+    >>> {"afa", "afa-paper", "logistic", "log-pool"} <= set(fuser_names())
+    True
+    """
     return FUSERS.names()
 
 
 def get_fuser(fuser: str | Fuser, **options: Any) -> Fuser:
-    """Return a new fuser by name, or an unfitted copy of a given one."""
+    """Return a new fuser by name, or an unfitted copy of a given one.
+
+    >>> scores = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.6, 0.4]]])  # (n, K, N)
+    >>> get_fuser("arithmetic").fit(scores, [0, 1]).predict_proba(scores)
+    array([[0.65, 0.35],
+           [0.4 , 0.6 ]])
+    """
     if isinstance(fuser, Fuser):
         options = {**fuser.options(), **options}
         fuser = fuser.name
@@ -343,7 +373,15 @@ def get_fuser(fuser: str | Fuser, **options: Any) -> Fuser:
 
 
 def load_fuser(path: str | Path) -> Fuser:
-    """Read a fuser that ``Fuser.save`` wrote."""
+    """Read a fuser that ``Fuser.save`` wrote.
+
+    >>> import tempfile
+    >>> scores = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.6, 0.4]]])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     fuser = load_fuser(get_fuser("performance").fit(scores, [0, 1]).save(f"{folder}/fuser.safetensors"))
+    >>> fuser.name, fuser.predict(scores).tolist()
+    ('performance', [0, 1])
+    """
     config, tensors = read_tensors(path, "fuser")
     try:
         return unpack_fuser(config, tensors)

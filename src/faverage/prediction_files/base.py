@@ -21,6 +21,11 @@ class Listener:
     Attributes:
         strict: raise each warning as a ``UserError``.
         warnings: the warnings so far.
+
+    >>> listener = Listener()
+    >>> listener.warn("b.csv has no row for id 17")
+    >>> listener.warnings
+    ['b.csv has no row for id 17']
     """
 
     def __init__(self, strict: bool = False) -> None:

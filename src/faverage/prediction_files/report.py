@@ -43,7 +43,11 @@ _COLUMNS = ("log-loss", "accuracy", "macro F1", "fit (s)")
 
 @dataclass(frozen=True)
 class Member:
-    """One model: its name, its file, how many rows it answered, and the classes it knows."""
+    """One model: its name, its file, how many rows it answered, and the classes it knows.
+
+    >>> Member("forest", Path("forest.csv"), 1000, ["cat", "dog"]).name
+    'forest'
+    """
 
     name: str
     path: Path

@@ -48,7 +48,7 @@ def fuse_files(
     force: bool = False,
     listener: Listener | None = None,
 ) -> Result:
-    """Learn from labelled rows how to fuse the predictions in ``files``, and predict every row.
+    r"""Learn from labelled rows how to fuse the predictions in ``files``, and predict every row.
 
     Writes ``out`` (id, prediction, a probability for each class), and beside it ``report.html`` and
     ``fuser.safetensors``, which ``apply_files`` takes.
@@ -70,6 +70,22 @@ def fuse_files(
 
     Raises:
         UserError: for anything wrong with the files or the options; nothing is written then.
+
+    >>> import tempfile
+    >>> rows = [f"{i},{0.8 - 0.6 * (i % 2):.1f},{0.2 + 0.6 * (i % 2):.1f}" for i in range(20)]
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = Path(name)
+    ...     for model in ("a.csv", "b.csv"):
+    ...         _ = (folder / model).write_text("\n".join(["id,cat,dog", *rows]))
+    ...     labels = [f"{i},{['cat', 'dog'][i % 2]}" for i in range(20)]
+    ...     _ = (folder / "labels.csv").write_text("\n".join(["id,label", *labels]))
+    ...     files = [folder / "a.csv", folder / "b.csv"]
+    ...     result = fuse_files(files, folder / "labels.csv", folder / "fused.csv", compare="none")
+    ...     out = apply_files(folder / "fuser.safetensors", files, folder / "again.csv")
+    ...     (folder / "fused.csv").read_text() == out.read_text()
+    True
+    >>> result.classes, result.labelled, [path.name for path in result.outputs]
+    (['cat', 'dog'], 20, ['fused.csv', 'report.html', 'fuser.safetensors'])
     """
     paths, labels, out = [Path(file) for file in files], Path(labels), Path(out)
     listener = listener or Listener()

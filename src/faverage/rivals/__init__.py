@@ -32,11 +32,20 @@ __all__ = [
 ]
 
 RIVALS: Registry[type[Rival]] = Registry("rival", named=True)
+"""Every rival by its name: a dict of classes."""
 R = TypeVar("R", bound=type[Rival])
 
 
 def register_rival(name: str) -> Callable[[R], R]:
-    """Class decorator: make a rival known to ``get_rival`` and to the methods of a run."""
+    """Class decorator: make a rival known to ``get_rival`` and to the methods of a run.
+
+    >>> @register_rival("nothing")
+    ... class Nothing(Rival):
+    ...     recipes = {"shared": {}}
+    >>> get_rival("nothing").name
+    'nothing'
+    >>> RIVALS.unregister("nothing")
+    """
     return RIVALS.register(name)
 
 

@@ -56,6 +56,11 @@ class Rival:
         net: module with all that was learned; its ``backbone`` maps images to features.
         arrays: what else is kept, by name, such as exemplars.
         trainings: what each training said of itself, by name.
+
+    >>> from faverage.rivals import get_rival
+    >>> rival = get_rival("fact")("tiny", total=10, recipe={"base": {"epochs": 2}})
+    >>> rival.name, rival.recipe["base"]["epochs"], rival.classes
+    ('fact', 2, [])
     """
 
     name: ClassVar[str] = ""

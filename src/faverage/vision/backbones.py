@@ -148,6 +148,17 @@ def register_backbone(name: str) -> Callable[[B], B]:
 
     It maps ``(n, 3, S, S)`` to ``(n, d)``, has the attribute ``dimension`` (d) and the method ``config()``, which
     returns ``{"name": name, **options}``.
+
+    >>> @register_backbone("mean-colour")
+    ... class MeanColour(nn.Module):
+    ...     dimension = 3
+    ...     def forward(self, x):
+    ...         return x.mean((2, 3))
+    ...     def config(self):
+    ...         return {"name": "mean-colour"}
+    >>> get_backbone("mean-colour")(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 3])
+    >>> BACKBONES.unregister("mean-colour")
     """
     return BACKBONES.register(name)
 
@@ -158,7 +169,11 @@ register_backbone("tiny")(TinyNet)
 
 
 def backbone_names() -> list[str]:
-    """Return the names that ``get_backbone`` knows."""
+    """Return the names that ``get_backbone`` knows.
+
+    >>> {"tiny", "resnet18_small", "efficientnet_lite0"} <= set(backbone_names())
+    True
+    """
     return sorted(BACKBONES)
 
 

@@ -141,7 +141,11 @@ for _variant in VARIANTS:
 
 
 def pretrained_names() -> list[str]:
-    """Return the names that ``pretrained`` knows, the smallest network first."""
+    """Return the names that ``pretrained`` knows, the smallest network first.
+
+    >>> pretrained_names()
+    ['efficientnet_lite0', 'efficientnet_lite1', 'efficientnet_lite2']
+    """
     return [f"efficientnet_lite{variant}" for variant in VARIANTS]
 
 

@@ -64,6 +64,11 @@ def extract_features(
         precision: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on a GPU.
         dtype: of the result.
         progress: draw a progress bar.
+
+    >>> from faverage.vision import get_backbone
+    >>> images = np.zeros((5, 16, 16, 3), dtype=np.uint8)
+    >>> extract_features(get_backbone("tiny", dimension=8), images, transform=Evaluate(16), device="cpu").shape
+    (5, 8)
     """
     check_images(images)
     options: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision, "dtype": dtype}
@@ -87,6 +92,11 @@ class Extractor:
         device: ``auto``, ``cpu``, ``cuda`` or a torch device.
         precision: of the computation: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on a GPU.
         dtype: of the features.
+
+    >>> from faverage.vision import get_backbone
+    >>> see = Extractor(get_backbone("tiny", dimension=8), Evaluate(16), device="cpu")
+    >>> see(np.zeros((5, 16, 16, 3), dtype=np.uint8)).shape
+    (5, 8)
     """
 
     def __init__(

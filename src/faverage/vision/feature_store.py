@@ -69,6 +69,14 @@ def store_features(
         part_rows: rows of a part.
         team: the processes that share the work; by default this one alone.
         progress: draw a progress bar.
+
+    >>> import tempfile
+    >>> from faverage.vision import get_backbone
+    >>> images, backbone = np.zeros((5, 16, 16, 3), dtype=np.uint8), get_backbone("tiny", dimension=8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     stored = store_features(backbone, images, folder=folder, transform=Evaluate(16), device="cpu", part_rows=2)
+    ...     stored.shape, open_features(folder, check=True).shape
+    ((5, 8), (5, 8))
     """
     team = team or Team()
     check_images(images)

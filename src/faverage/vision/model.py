@@ -31,6 +31,9 @@ class Head(nn.Module):
         n_classes: number of logits.
         kind: ``linear`` or ``cosine``.
         scale: of the cosine.
+
+    >>> Head(8, 3, "cosine")(torch.rand(5, 8)).shape
+    torch.Size([5, 3])
     """
 
     def __init__(self, dimension: int, n_classes: int, kind: HeadName = "linear", *, scale: float = 16.0) -> None:

@@ -16,7 +16,9 @@ from torch.nn import functional as F
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "Augment", "Evaluate", "transforms_for"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""Means of the three channels of ImageNet's photos, on a scale of 0 to 1."""
 IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Likewise the standard deviations."""
 Crop = Literal["resized", "padded", "none"]
 
 
@@ -182,6 +184,9 @@ class Evaluate(_Normalise):
         resize: side to scale to first; by default the image stays as it is.
         mean: of the three channels, on a scale of 0 to 1.
         std: likewise.
+
+    >>> Evaluate(16, resize=20)(torch.zeros(5, 32, 32, 3, dtype=torch.uint8)).shape
+    torch.Size([5, 3, 16, 16])
     """
 
     def __init__(

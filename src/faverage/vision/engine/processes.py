@@ -35,6 +35,9 @@ class Team:
         rank: number of this process, from 0.
         size: number of processes.
         device: the one that this process must use; None: its own choice.
+
+    >>> Team().size, Team().first
+    (1, True)
     """
 
     rank = 0
