@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from faverage.errors import install_line
 from faverage.report.charts import Series, harmonic_lines, padded, placed, where_most_are
 from faverage.rivals import RIVALS
 from faverage.storage import replacing
@@ -70,7 +71,7 @@ def draw_figures(results: Results) -> dict[str, bytes]:
     try:
         from matplotlib import style
     except ImportError:
-        warnings.warn("no figures as SVG and PDF: they need matplotlib: pip install 'faverage[plot]'", stacklevel=2)
+        warnings.warn(f"no figures as SVG and PDF: they need matplotlib: {install_line('plot')}", stacklevel=2)
         return {}
     drawn = {}
     with style.context(["default", _STYLE]), warnings.catch_warnings():
