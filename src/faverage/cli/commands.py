@@ -170,7 +170,7 @@ def run(
 
     from faverage.experiment import RunConfig
     from faverage.experiment import run as carry_out
-    from faverage.experiment.report import markdown
+    from faverage.experiment.tables import markdown
     from faverage.experiment.trouble import explain
 
     settings = RunConfig.build(dataset, config, given)
