@@ -189,7 +189,7 @@ def test_doctor_says_what_is_missing_and_what_to_type(monkeypatch, capsys) -> No
     from faverage.cli import doctor, main
 
     optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(doctor.FEATURES) == optional.keys() - {"dev", "browser"}
+    assert set(doctor.FEATURES) == optional.keys() - {"dev", "browser", "docs"}
     versions = {"fastapi": None, "torch": "2.5.1+cu121"}
     monkeypatch.setattr(doctor, "_version", lambda name: versions.get(name, "9999.0"))
     monkeypatch.setattr(sys, "argv", ["faverage", "doctor", "--json"])
