@@ -191,7 +191,9 @@ def test_where_all_are_alike_none_is_bold(tmp_path: Path) -> None:
 
 def test_tables_in_latex_stand_by_themselves() -> None:
     results = draw(9, names=["a_b", "afa"]) | {"dataset": "mini_ImageNet 50%"}
+    results["methods"]["afa"]["sessions"][-1]["forgetting"] = -0.3
     said = latex(results)
+    assert " & $-$30.00 " in said
     assert said.startswith("% \\usepackage{booktabs}\n") and said.count(r"\toprule") == said.count(r"\bottomrule") == 2
     assert re.findall(r"\\label\{(.*?)\}", said) == ["tab:mini_imagenet-50-f1", "tab:mini_imagenet-50-last"]
     assert r"HM is the harmonic mean of base and new accuracy" in said and r"mini\_ImageNet 50\%, seed 0" in said

@@ -37,7 +37,8 @@ def latex_table(first: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     kind = "table*" if len(columns) > 6 else "table"
     lines = [rf"\begin{{{kind}}}", r"\centering", rf"\caption{{{caption}}}", rf"\label{{{label}}}"]
     lines += [r"\begin{tabular}{l" + "c" * len(columns) + "}", r"\toprule"]
-    lines += [" & ".join([first, *columns]) + r" \\", r"\midrule", *(" & ".join(row) + r" \\" for row in rows)]
+    lines += [" & ".join([first, *columns]) + r" \\", r"\midrule"]
+    lines += [" & ".join(re.sub(r"^-(?=\d)", "$-$", cell) for cell in row) + r" \\" for row in rows]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", rf"\end{{{kind}}}"]) + "\n"
 
 
