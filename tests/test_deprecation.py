@@ -25,7 +25,7 @@ def test_a_strategy_has_no_effect(tmp_path: Path) -> None:
     file.write_text("strategy: ddp\nepochs: 0\n")
     result = command("digits", "--config", file, "--strategy", "ddp")
     assert result.exit_code == 2 and "epochs must be a whole number" in said(result)
-    warning = "Warning: 'strategy' has no effect: leave it out, it will be an error in the next version"
+    warning = "Warning: 'strategy' has no effect: leave it out, it will be an error in version 0.3"
     assert said(result).count(warning) == 1
     assert "strategy" not in command("--help").stdout
     with pytest.warns(DeprecationWarning, match="'strategy' has no effect"):

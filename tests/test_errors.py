@@ -2,13 +2,14 @@
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from faverage import data, errors, experiment, prediction_files, vision
 from faverage.app import names
 
-KINDS = [getattr(errors, name) for name in errors.__all__]
+KINDS = [kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -30,3 +31,23 @@ def test_they_are_found_where_they_were() -> None:
     assert data.DataError is errors.DataError and experiment.ConfigError is errors.ConfigError
     assert names.ModelError is errors.ModelError and names.BusyError is errors.BusyError
     assert prediction_files.UserError is errors.UserError and vision.CheckpointError is errors.CheckpointError
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        (None, "'faverage[app]'"),
+        ('{"url": "file:///w/faverage-0.2.0-py3-none-any.whl"}', "'/w/faverage-0.2.0-py3-none-any.whl[app]'"),
+        ('{"url": "https://h/f.git", "vcs_info": {"vcs": "git"}}', "'faverage[app] @ git+https://h/f.git'"),
+    ],
+)
+def test_an_extra_is_installed_from_where_the_package_came(told, line, monkeypatch, tmp_path) -> None:
+    found = SimpleNamespace(read_text=lambda name: told)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: found)
+    monkeypatch.setattr(errors.shutil, "which", lambda name: f"{errors.sysconfig.get_path('scripts')}/{name}")
+    monkeypatch.chdir(errors.Path(errors.__file__).parents[2])
+    assert errors.install_line("app") == "pip install -e '.[app]'"  # a checkout
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "a" / "b" / "errors.py"))
+    assert errors.install_line("app") == f"pip install {line}"
+    monkeypatch.setattr(errors.shutil, "which", lambda name: "/elsewhere/pip")
+    assert errors.install_line("app") == f"{errors.sys.executable} -m pip install {line}"

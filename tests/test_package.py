@@ -2,17 +2,20 @@
 
 import ast
 import importlib
+import json
 import re
 import statistics
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import faverage
+from faverage.errors import install_line
 from helpers_paths import ROOT
 
 SOURCE = Path(faverage.__file__).parent
@@ -151,3 +154,61 @@ def test_the_version_is_told_without_torch() -> None:
     again = subprocess.run([sys.executable, "-m", "faverage", "--version"], capture_output=True, text=True, check=True)
     assert again.stdout == f"faverage {faverage.__version__}\n"
     assert set(faverage.__all__) <= set(dir(faverage)) <= {*faverage.__all__, "__version__"}
+
+
+# A release ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_version_and_a_dated_entry_of_it_in_the_changelog() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"] and "version" not in project["project"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "faverage.__version__"}
+    assert f"\nversion: {faverage.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    headings = re.findall(r"^## \[(.*?)\](?: - (\d{4}-\d\d-\d\d))?$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == ("Unreleased", "") and headings[1][0] == faverage.__version__
+    assert all(date for _, date in headings[1:])
+
+
+def test_the_workflow_runs_what_make_runs() -> None:
+    import yaml
+
+    jobs = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]
+    matrix = jobs["test"]["strategy"]["matrix"]
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    said = [line.rsplit(" ", 1)[1] for line in classifiers if re.search(r":: 3\.\d+$", line)]
+    assert matrix["python"] == said and len(matrix["os"]) == 3
+    makefile = (ROOT / "Makefile").read_text()
+    [line] = re.findall(r"^quick:.*\n\t@OMP_NUM_THREADS=1 \$\(BIN\)/python (.*)", makefile, re.MULTILINE)
+    for name in ("SHARED", "JOBS"):
+        [value] = re.findall(rf"^{name}\s*[:?]= *(.*)", makefile, re.MULTILINE)
+        line = line.replace(f"$({name})", value)
+    assert f"python {line}" in [step.get("run") for step in jobs["test"]["steps"]]
+
+
+def test_doctor_says_what_is_missing_and_what_to_type(monkeypatch, capsys) -> None:
+    from faverage.cli import doctor, main
+
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(doctor.FEATURES) == optional.keys() - {"dev", "browser", "docs"}
+    versions = {"fastapi": None, "torch": "2.5.1+cu121"}
+    monkeypatch.setattr(doctor, "_version", lambda name: versions.get(name, "9999.0"))
+    monkeypatch.setattr(sys, "argv", ["faverage", "doctor", "--json"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    found = json.loads(capsys.readouterr().out)
+    assert found["missing"] == ["torch>=2.6 (there is 2.5.1+cu121)"] and found["packages"]["fastapi"] is None
+    missing = {one["extra"]: one for one in found["features"] if one["missing"]}
+    assert missing == {"app": {**missing["app"], "missing": ["fastapi"], "install": install_line("app")}}
+    assert f"'serve' (extra 'app'): lacks fastapi\n       {install_line('app')}" in doctor.in_words(found)
+
+
+def test_the_shell_is_told_how_to_complete(monkeypatch, capsys) -> None:
+    from faverage.cli.commands import app
+
+    for name, value in (("COMP_WORDS", "faverage teach --back"), ("COMP_CWORD", "2")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("_FAVERAGE_COMPLETE", "complete_bash")
+    with pytest.raises(SystemExit):
+        app(prog_name="faverage")
+    assert capsys.readouterr().out.strip() == "--backbone"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from faverage.estimators import AFAClassifier, AFARegressor
     from faverage.fusion.align import Aligned, align, pad
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 install()
 

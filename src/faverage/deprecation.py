@@ -1,6 +1,6 @@
-"""Names of the previous version: they work for one more version, with a warning that gives the new name.
+"""Names of the previous version: they work until version ``ENDS``, with a warning that gives the new name.
 
-Modules can be imported under the names that they had in version 0.1 until version 0.3, except ``faverage.fit``,
+So do modules under the names that they had in version 0.1, except ``faverage.fit``,
 ``faverage.explain`` and ``faverage.align``, which are functions now.
 """
 
@@ -16,7 +16,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
 
-__all__ = ["MOVED", "DroppedWarning", "gone", "install", "renamed", "shown", "without_effect"]
+__all__ = ["ENDS", "MOVED", "DroppedWarning", "gone", "install", "renamed", "shown", "without_effect"]
+
+ENDS = "0.3"
+"""The version in which all of this goes; CONTRIBUTING.md has the rule."""
 
 MOVED = {
     **{name: f"afa.{name}" for name in ("means", "simplex", "groups", "network", "export")},
@@ -38,7 +41,7 @@ class DroppedWarning(DeprecationWarning):
 
 def renamed(old: str, new: str) -> None:
     """Warn that a name has been replaced by another."""
-    said = f"'{old}' is now '{new}': use that, the old word will be an error in the next version"
+    said = f"'{old}' is now '{new}': use that, the old word will be an error in version {ENDS}"
     warnings.warn(said, DroppedWarning, stacklevel=3)
 
 
@@ -54,7 +57,7 @@ def gone(old: str, instead: str) -> NoReturn:
 
 def without_effect(name: str) -> None:
     """Warn of a setting that has no effect any more."""
-    said = f"'{name}' has no effect: leave it out, it will be an error in the next version"
+    said = f"'{name}' has no effect: leave it out, it will be an error in version {ENDS}"
     warnings.warn(said, DroppedWarning, stacklevel=3)
 
 
@@ -86,7 +89,9 @@ class _Moved(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         new = f"faverage.{MOVED[spec.name.removeprefix('faverage.')]}"
-        warnings.warn(f"{spec.name} is now {new}; the old name goes in version 0.3", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            f"{spec.name} is now {new}; the old name goes in version {ENDS}", DeprecationWarning, stacklevel=2
+        )
         module = import_module(new)
         spec.loader_state = module.__spec__  # the import system overwrites it
         return module

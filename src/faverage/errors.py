@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import sys
+import sysconfig
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 __all__ = [
@@ -13,6 +19,7 @@ __all__ = [
     "ModelError",
     "OtherTrainingError",
     "UserError",
+    "install_line",
 ]
 
 
@@ -100,3 +107,41 @@ class OtherTrainingError(CheckpointError):
     ) -> None:
         super().__init__(reason, what=what, hint=hint)
         self.differences = tuple(differences)
+
+
+def install_line(extra: str) -> str:
+    """Return the command that installs an extra of this package, from where the package itself came.
+
+    That is a checkout, a folder, a file or an address; the index, where none of these is known.
+
+    >>> install_line("app")[-6:-1], " install " in install_line("app")
+    ('[app]', True)
+    """
+    python, pip = sys.executable, shutil.which("pip")
+    ours = pip is not None and Path(pip).parent == Path(sysconfig.get_path("scripts"))
+    mark = '"' if os.name == "nt" else "'"
+    return f"{'pip' if ours else f'{_here(Path(python))} -m pip'} install {_origin(mark, f'[{extra}]')}"
+
+
+def _origin(mark: str, extra: str) -> str:
+    """Return what pip is given for this package with an extra, in quotation marks."""
+    from importlib.metadata import PackageNotFoundError, distribution  # slow to import, and seldom needed
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    root = Path(__file__).parents[2]
+    if (root / "pyproject.toml").is_file():  # a checkout
+        return f"-e {mark}{_here(root)}{extra}{mark}"
+    try:
+        told = json.loads(distribution("faverage").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        told = {}
+    url, kind = str(told.get("url", "")), (told.get("vcs_info") or {}).get("vcs")
+    if url.startswith("file:") and not kind:
+        return f"{mark}{_here(Path(url2pathname(urlsplit(url).path)))}{extra}{mark}"
+    return f"{mark}faverage{extra}{f' @ {kind}+{url}' if kind else f' @ {url}' if url else ''}{mark}"
+
+
+def _here(path: Path) -> Path:
+    """Return a path as it is typed here: relative where it lies below the current folder."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

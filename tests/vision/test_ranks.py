@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from faverage.errors import install_line
 from faverage.vision import BaseModel, Team, join, open_features, train_base
 from helpers_data import photos
 from helpers_paths import TESTS
@@ -133,7 +135,7 @@ def test_what_cannot_be_shared_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ValueError, match="'cuda:1' is one GPU, but 2 processes"):
         join(2, device="cuda:1")
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
-    with pytest.raises(ImportError, match=r"pip install 'faverage\[scale\]'"):
+    with pytest.raises(ImportError, match=re.escape(install_line("scale"))):
         join(2, device="cpu")
     assert type(join()) is Team
 
@@ -141,6 +143,6 @@ def test_what_cannot_be_shared_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_command_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     result = command("digits", "--devices", 2, "--device", "cpu", "--out", tmp_path)
-    assert result.exit_code == 2 and "pip install 'faverage[scale]', or use one process" in said(result)
+    assert result.exit_code == 2 and f"{install_line('scale')}, or use one process" in said(result)
     assert "devices must be a whole number of at least 1" in said(command("digits", "--devices", 0))
     assert "nodes must be a whole number of at least 1" in said(command("digits", "--nodes", 0))

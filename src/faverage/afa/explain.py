@@ -23,6 +23,7 @@ from torch import Tensor
 from faverage.afa.means import Mean
 from faverage.afa.network import AFA
 from faverage.afa.weights import Blocks
+from faverage.errors import install_line
 
 __all__ = ["Explanation", "Table", "explain"]
 
@@ -112,7 +113,7 @@ class Explanation:
         try:
             from matplotlib.figure import Figure
         except ImportError:
-            raise ImportError("plot needs matplotlib: pip install 'faverage[plot]'") from None
+            raise ImportError(f"plot needs matplotlib: {install_line('plot')}") from None
 
         figure: Figure = _draw(self.means, self._shares.numpy(), *self._names)
         if path is not None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from faverage.afa.network import AFA
+from faverage.errors import install_line
 from faverage.storage import read_tensors, replacing, write_tensors
 
 __all__ = ["export_onnx", "load", "save"]
@@ -31,7 +32,7 @@ def export_onnx(network: AFA, path: str | Path, *, tolerance: float = 1e-5, seed
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"export_onnx needs the extra 'onnx': pip install 'faverage[onnx]' ({error})") from None
+        raise ImportError(f"export_onnx needs the extra 'onnx': {install_line('onnx')} ({error})") from None
     if not isinstance(network, AFA):
         raise ValueError(f"network must be an AFA, got {type(network).__name__}")
     device = next(network.parameters()).device

@@ -20,6 +20,7 @@ from faverage.afa.network import AFA
 from faverage.app.model import Model
 from faverage.app.names import ModelError
 from faverage.app.own import as_model, is_own, own_module
+from faverage.errors import install_line
 from faverage.fscil import CosineHead, FewShotLearner, LinearHead, PrototypeHead
 from faverage.fscil.fusers import ALONE
 from faverage.fscil.heads import RidgeHead, unit
@@ -58,7 +59,7 @@ def export_learner(
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"the export needs the extra 'onnx': pip install 'faverage[onnx]' ({error})") from None
+        raise ImportError(f"the export needs the extra 'onnx': {install_line('onnx')} ({error})") from None
     learner = model.learner if isinstance(model, Model) else model
     base = getattr(learner.backbone, "model", None)
     if base is None and is_own(learner.backbone) and side is not None:

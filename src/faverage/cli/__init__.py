@@ -9,10 +9,14 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; ``--version`` alone is answered without loading anything."""
+    """Run the command line; ``--version`` and ``doctor`` need nothing that may be missing or slow to load."""
     if sys.argv[1:] == ["--version"]:
         print(f"faverage {__version__}")
         return
+    if sys.argv[1:2] == ["doctor"]:
+        from faverage.cli.doctor import alone
+
+        alone()
     gc.disable()  # imports make objects by the hundred thousand, and no garbage
     from faverage.cli.commands import app
 

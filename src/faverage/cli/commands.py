@@ -18,13 +18,19 @@ from typer.core import TyperGroup
 from faverage import __version__
 from faverage.app.server.serve import command as serve
 from faverage.cli.console import Stages, told
+from faverage.cli.doctor import doctor
 from faverage.cli.model import register
 from faverage.deprecation import shown
 from faverage.errors import UserError
-from faverage.prediction_files import Screen, apply_files, fuse_files, show
-from faverage.prediction_files.base import printable
 
 __all__ = ["app"]
+
+
+def printable(words: str) -> str:
+    """Return words for a terminal, see ``prediction_files``, which help and completion need not wait for."""
+    from faverage.prediction_files.base import printable as escaped
+
+    return escaped(words)
 
 
 class _Group(TyperGroup):
@@ -51,9 +57,7 @@ class _Group(TyperGroup):
             raise typer.Exit(2) from None
 
 
-app = typer.Typer(
-    cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = typer.Typer(cls=_Group, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def _version(wanted: bool) -> None:
@@ -104,6 +108,8 @@ def fuse(
     Each file has a column of ids and one column a class. Beside the predictions, report.html says what was learned, and
     fuser.safetensors can be applied to new predictions of the same models.
     """
+    from faverage.prediction_files import Screen, apply_files, fuse_files, show
+
     console = Console()
     with Screen(Console(stderr=True)) as screen:
         if apply is not None:
@@ -164,7 +170,7 @@ def run(
 
     from faverage.experiment import RunConfig
     from faverage.experiment import run as carry_out
-    from faverage.experiment.report import markdown
+    from faverage.experiment.tables import markdown
     from faverage.experiment.trouble import explain
 
     settings = RunConfig.build(dataset, config, given)
@@ -250,3 +256,4 @@ def sweep(
 
 register(app)
 app.command("serve")(told(serve))
+app.command()(doctor)

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from faverage.report.charts import Series, harmonic_lines, padded, placed, where_most_are
+from faverage.errors import install_line
+from faverage.report.charts import Point, Series, apart, harmonic_lines, padded, placed, scatter_range, where_most_are
 from faverage.rivals import RIVALS
 from faverage.storage import replacing
 
@@ -27,7 +28,9 @@ _SIZE = 8  # points, of text
 _GAP = 9.5  # points from line to line of text
 _STYLE = {
     "font.size": _SIZE,
-    **dict.fromkeys(("axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), _SIZE),
+    **dict.fromkeys(
+        ("axes.labelsize", "axes.titlesize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), _SIZE
+    ),
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -70,7 +73,7 @@ def draw_figures(results: Results) -> dict[str, bytes]:
     try:
         from matplotlib import style
     except ImportError:
-        warnings.warn("no figures as SVG and PDF: they need matplotlib: pip install 'faverage[plot]'", stacklevel=2)
+        warnings.warn(f"no figures as SVG and PDF: they need matplotlib: {install_line('plot')}", stacklevel=2)
         return {}
     drawn = {}
     with style.context(["default", _STYLE]), warnings.catch_warnings():
@@ -160,7 +163,7 @@ def _by_session(results: Results, names: Sequence[str], published: dict[str, Seq
     if any(s.name in published for s in series):
         figure.text(1, 3 / height, "dotted: published", ha="right", va="bottom", color="#666666")
     spots = [(min(max(v, low), high) - low) / (high - low) * tall for v in ends]
-    for one, word, end, place in zip(series, words, ends, _apart(spots, _GAP, tall), strict=True):
+    for one, word, end, place in zip(series, words, ends, apart(spots, _GAP, tall), strict=True):
         colour = _look(one.name, one.look)["color"]
         leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 3}
         axes.annotate(
@@ -219,31 +222,32 @@ def _trade(results: Results) -> Any:
     wide, high = _WIDE * 72 - left - right, height - bottom - top
     figure = Figure(figsize=(_WIDE, height / 72))
     axes = figure.add_axes((left / _WIDE / 72, bottom / height, wide / _WIDE / 72, high / height))
-    spots = [*((x, y) for x, y, _ in curve), *points.values()]
-    xs, ys = zip(*spots, strict=True)
-    across, up = padded(min(xs), max(xs), 0.15), padded(min(ys), max(ys), 0.08)
+    across, up = scatter_range([Point(name, *place) for name, place in points.items()], curve)
+    low = {name: place[1] for name, place in points.items() if place[1] < up[0]}
+    spots = [*((x, y) for x, y, _ in curve), *((x, max(y, up[0])) for x, y in points.values())]
     axes.set(xlim=across, ylim=up, xlabel="base classes, accuracy (%)", ylabel="new classes, accuracy (%)")
     for level, line in harmonic_lines(across, up):
         axes.plot(*zip(*line, strict=True), color="#cccccc", linewidth=0.5, zorder=1)
-        axes.annotate(
-            f"{level:g}", line[-1], (2, 0), textcoords="offset points", va="center", color="#888888", fontsize=_SIZE - 1
-        )
-    figure.text(1, 0.5, "harmonic mean (%)", rotation=90, ha="right", va="center", color="#888888")
+        if line[-1][0] == across[1]:  # else it ends at the axis below, among other numbers
+            small: dict[str, Any] = {"va": "center", "color": "#888888", "fontsize": _SIZE - 1}
+            axes.annotate(f"{level:g}", line[-1], (2, 0), textcoords="offset points", **small)
+    figure.text(1, 0.5, "HM of base and new (%)", rotation=90, ha="right", va="center", color="#888888")
     if curve:
         axes.plot([x for x, _, _ in curve], [y for _, y, _ in curve], color=_OWN, linewidth=1.2, marker=".", zorder=2)
     names = [*(word for _, _, word in curve), *points]
+    words = [f"↓ {_short(name)}: {low[name]:.1f}" if name in low else _short(name) for name in names]
     places = [
         ((x - across[0]) / (across[1] - across[0]) * wide, (y - up[0]) / (up[1] - up[0]) * high) for x, y in spots
     ]
-    sizes = [(_width(_short(name)), _SIZE + 1.0) for name in names]
+    sizes = [(_width(word), _SIZE + 1.0) for word in words]
     for i, (u, v) in enumerate(placed(places, sizes, (2, 2, wide, high), places[: len(curve)])):
         name, (x, y), method = names[i], places[i], i >= len(curve)
         look = _look(name, list(methods).index(name)) if method else {"color": _OWN}
         if method:
-            axes.plot(*points[name], color=look["color"], marker=look["marker"], zorder=4, clip_on=False)
+            axes.plot(*spots[i], color=look["color"], marker=look["marker"], zorder=4, clip_on=False)
         far = abs(u - x) > sizes[i][0] / 2 + 10 or abs(v - y) > 14
         axes.annotate(
-            _short(name),
+            words[i],
             xy=(x / wide, y / high),
             xytext=(u / wide, v / high),
             xycoords="axes fraction",
@@ -256,11 +260,89 @@ def _trade(results: Results) -> Any:
     return figure
 
 
+def _confusion(results: Results) -> Any:
+    """Return where the test examples of base and of new classes go, a bar a method."""
+    from matplotlib.figure import Figure
+
+    found = {name: m["confusion"] for name, m in results["methods"].items() if m.get("confusion")}
+    if not found:
+        return None
+    keys = {"base": ("right", "other base", "new"), "new": ("right", "other new", "base")}
+    kinds = ("right class", "wrong, of the same kind", "wrong, of the other kind")
+    figure = Figure(figsize=(_WIDE, (_GAP * 1.3 * len(found) + 80) / 72), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (which, parts) in zip(panels, keys.items(), strict=True):
+        start = np.zeros(len(found))
+        for kind, key, colour in zip(kinds, parts, (_OWN, "#ddcc77", "#cc6677"), strict=True):
+            wide = np.array([100 * ((one.get(which) or {}).get(key) or 0.0) for one in found.values()])
+            axes.barh([_short(name) for name in found], wide, left=start, color=colour, label=kind, height=0.75)
+            start += wide
+        axes.set(xlim=(0, 100), xlabel=f"{which} classes (%)")
+        axes.tick_params(axis="y", length=0)
+    panels[0].invert_yaxis()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", frameon=False, handlelength=1)
+    return figure
+
+
+def _base_training(results: Results) -> Any:
+    """Return loss and accuracy of the base session by epoch, a line a network."""
+    from matplotlib.figure import Figure
+
+    told = [one.get("history") or {} for one in results.get("networks") or [results.get("base")] if one]
+    kinds = {"loss": ("training loss", 1), "accuracy": ("training accuracy (%)", 100)}
+    shown = {key: [[_number(v, kinds[key][1]) for v in one.get(key) or []] for one in told] for key in kinds}
+    if not any(len(values) > 1 for values in shown["loss"]):
+        return None
+    figure = Figure(figsize=(_WIDE, 1.7), layout="constrained")
+    for axes, (key, lines) in zip(figure.subplots(1, 2), shown.items(), strict=True):
+        for k, values in enumerate(lines):
+            look = _look("afa" if k == 0 else "", k) | {"marker": "", "linewidth": 1.2}
+            axes.plot(range(1, len(values) + 1), values, **look, label=f"network {k + 1}")
+        axes.set(xlabel="epoch", ylabel=kinds[key][0])
+        axes.grid(axis="y", color="#dddddd", linewidth=0.5)
+    if len(told) > 1:
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def _weights(results: Results) -> Any:
+    """Return the share of each head for each class, a map a method that explains itself, with one colour scale."""
+    from matplotlib.figure import Figure
+
+    said = {name: m["explanation"] for name, m in results["methods"].items() if m.get("explanation")}
+    if not said:
+        return None
+    rows = [len(one["heads"]) for one in said.values()]
+    wide = _WIDE if max(len(one["classes"]) for one in said.values()) <= 30 else 7.0
+    high = sum(0.16 * n + 0.55 for n in rows) + 0.2
+    figure = Figure(figsize=(wide, high), layout="constrained")
+    panels = figure.subplots(len(said), 1, squeeze=False, height_ratios=rows)[:, 0]
+    sizes = [session.get("classes") or 0 for session in results["protocol"]["sessions"]]
+    for axes, (name, one) in zip(panels, said.items(), strict=True):
+        shares = np.array(one["shares"], float).T
+        drawn = axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, linewidth=0)
+        axes.set(title=_short(name), yticks=np.arange(len(one["heads"])) + 0.5, yticklabels=map(_short, one["heads"]))
+        axes.invert_yaxis()
+        few = len(one["classes"]) <= 15 and all(len(str(c)) <= 3 for c in one["classes"])
+        if few:
+            axes.set_xticks(np.arange(len(one["classes"])) + 0.5, [str(c) for c in one["classes"]])
+        axes.tick_params(length=0 if few else 2.5)
+        if sum(sizes) == len(one["classes"]):  # a line before the classes of each session
+            for place in np.cumsum(sizes)[:-1]:
+                axes.axvline(place, color="#444444", linewidth=0.6)
+    axes.set_xlabel("class")
+    figure.colorbar(drawn, ax=list(panels), label="share of the output", pad=0.02).outline.set_linewidth(0.6)
+    return figure
+
+
 _DRAWN: dict[str, Callable[[Results], Any]] = {
     "state-of-the-art": _state_of_the_art,
     "fusers": _fusers,
     "losses": _losses,
     "trade": _trade,
+    "confusion": _confusion,
+    "base-training": _base_training,
+    "weights": _weights,
 }
 FIGURES = tuple(f"{name}.{kind}" for name in _DRAWN for kind in ("svg", "pdf"))
 """The names of all files that a run may have in its folder ``figures``."""
@@ -296,29 +378,3 @@ def _width(words: str) -> float:
     from matplotlib.textpath import TextPath
 
     return float(TextPath((0, 0), words, size=_SIZE).get_extents().width) + 2 if words.strip() else 2.0
-
-
-def _apart(spots: Sequence[float], gap: float, high: float) -> list[float]:
-    """Return places near the spots, in the same order from low to high, at least ``gap`` apart and inside 0 … high.
-
-    >>> _apart([50, 50, 10, 99], 10, 100), _apart([0, 1], 10, 100)
-    ([45.0, 55.0, 10.0, 95.0], [5.0, 15.0])
-    """
-    order = sorted(range(len(spots)), key=lambda i: spots[i])
-    blocks: list[list[float]] = []  # the sum of wished places of the first label, and how many labels
-    for i in order:
-        blocks.append([spots[i], 1])
-        while len(blocks) > 1 and _start(blocks[-2], gap, high) + gap * blocks[-2][1] > _start(blocks[-1], gap, high):
-            total, n = blocks.pop()
-            blocks[-1] = [blocks[-1][0] + total - gap * blocks[-1][1] * n, blocks[-1][1] + n]
-    found = [0.0] * len(spots)
-    places = (_start(block, gap, high) + gap * k for block in blocks for k in range(int(block[1])))
-    for i, place in zip(order, places, strict=True):
-        found[i] = place
-    return found
-
-
-def _start(block: Sequence[float], gap: float, high: float) -> float:
-    """Return where the first label of a block stands, so that all are near their spots and inside."""
-    total, n = block
-    return max(min(total / n, high - gap * (n - 0.5)), gap / 2)

@@ -1,15 +1,31 @@
-"""The files of a run: one HTML page about how well every method did and what AFA learned, and the tables."""
+"""The files of a run, and among them its page: how well every method did, and what AFA learned."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from faverage.experiment.figures import FIGURES, balance_curve, base_and_new, draw_figures
+from faverage.experiment.tables import (
+    HEADINGS,
+    METRICS,
+    OVERALL,
+    OVERALL_NOTE,
+    TABLES,
+    UNMARKED,
+    best_of,
+    best_shown,
+    compared,
+    earlier_in_words,
+    in_bold,
+    repeats_in_words,
+    scaled_by,
+    with_choice,
+)
 from faverage.report.charts import STYLE, Point, Series, line_chart, scatter_chart
 from faverage.report.page import (
     MISSING,
@@ -27,70 +43,10 @@ from faverage.report.page import (
     text,
     warnings,
 )
-from faverage.report.tables import csv_table, exact, in_latex, in_markdown, latex_table, markdown_table, plus_minus
 from faverage.storage import replacing
 
-__all__ = [
-    "CSV_NAMES",
-    "METRICS",
-    "TABLES",
-    "earlier_in_words",
-    "latex",
-    "markdown",
-    "repeats_in_words",
-    "replacing_all",
-    "write",
-    "write_report",
-]
+__all__ = ["replacing_all", "write", "write_report"]
 
-METRICS = ("accuracy", "base", "new", "harmonic", "f1", "forgetting")
-# the harmonic mean of base and new accuracy is HM: "harmonic" is the name of a method
-_HEADINGS = {"harmonic": "HM", "f1": "F1"}
-CSV_NAMES = {"harmonic": "hm", "average_harmonic": "average_hm"}
-_UNMARKED = ("forgetting", "performance_drop")  # what has learned nothing has nothing to lose
-
-
-class _Column(NamedTuple):
-    """A column of the table over all sessions: its number is ``part[key]`` of a method."""
-
-    heading: str
-    part: str
-    key: str
-    scale: float = 100
-    digits: int = 2
-
-    @property
-    def marked(self) -> bool:
-        """Whether the highest number is the best one, and bold."""
-        return self.part == "summary" and self.key not in _UNMARKED
-
-    def of(self, method: Results) -> float | None:
-        """Return the number of a method, scaled."""
-        return _scaled_by((method.get(self.part) or {}).get(self.key), self.scale)
-
-    def cell(self, method: Results, sign: str = " ± ") -> str:
-        """Return the number of a method, with its deviation over repeats where it has one."""
-        spread = _scaled_by((method.get(f"{self.part}_spread") or {}).get(self.key), self.scale)
-        fixed = self.part == "costs" and not spread  # passes and operations do not depend on the repeat
-        return plus_minus(self.of(method), None if fixed else spread, digits=self.digits, sign=sign)
-
-
-_OVERALL = (
-    _Column("average accuracy", "summary", "average_accuracy"),
-    _Column("average F1", "summary", "average_f1"),
-    _Column("aHM", "summary", "average_harmonic"),
-    _Column("gAcc AUC", "summary", "gacc_auc"),
-    _Column("PD", "summary", "performance_drop"),
-    _Column("base (s)", "costs", "base_seconds", 1, 1),
-    _Column("session (s)", "costs", "session_seconds", 1),
-    _Column("passes", "costs", "passes", 1, 0),
-    _Column("GFLOPs", "costs", "flops", 1e-9, 3),
-)
-_OVERALL_NOTE = (
-    "Percent, seconds, and for one image passes and GFLOPs of the backbone. Average accuracy and F1 are means over all "
-    "sessions, aHM is the mean of HM over those after the base session, gAcc AUC the area under the generalised "
-    "accuracy, PD the accuracy lost from the first session to the last."
-)
 _OWN = ("afa",)
 
 Results = dict[str, Any]
@@ -208,7 +164,7 @@ def _trade(methods: Results, looks: dict[str, int]) -> str:
     curve = balance_curve(methods)
     if len(points) < 2:
         return ""
-    said = "After the last session, in percent; grey lines: equal harmonic mean."
+    said = "After the last session, in percent; grey lines: equal harmonic mean of the two (HM)."
     if curve:
         said += " The curve is afa with other values of the setting balance: how much an example of a new class counts."
         said += " It is of the first repeat." if methods["afa"].get("spread") else ""
@@ -332,14 +288,14 @@ def _f1_section(methods: Results, looks: dict[str, int], paper: dict[str, Sequen
     bands = {name: [_percent(s.get("f1")) for s in methods[name].get("spread") or []] for name in scores}
     series = [Series(name, [_percent(v) for v in f1], looks[name], bands[name] or None) for name, f1 in scores.items()]
     title = "Macro F1 of all classes seen so far"
-    chart = line_chart(series, title=title, x_label="session", y_label="F1 (%)", cut=True)
+    chart = line_chart(series, title=title, x_label="session", y_label="F1 (%)", cut=True, named=True)
     ours, theirs = {}, {}
     for name, f1 in scores.items():
         ours[name] = [*f1, _mean(f1[1:] or f1)]
         published = list(paper.get(name) or [])[:length]
         published += [None] * (length - len(published))
         theirs[name] = [*published, _mean(published[1:] or published)]
-    best = [_best([row[j] for row in ours.values()]) for j in range(length + 1)]
+    best = [best_shown([row[j] for row in ours.values()], scale=100) for j in range(length + 1)]
     rows = []
     for name, values in ours.items():
         cells = []
@@ -348,7 +304,7 @@ def _f1_section(methods: Results, looks: dict[str, int], paper: dict[str, Sequen
             small = f"<small>{number(other)}</small>" if name in paper else ""
             cells.append(f"{_bold(value, top)}{_spread(band)}{small}")
         rows.append(_row(name, numbers=cells, chosen=methods[name].get("chosen")))
-    note = "Percent, by session (0 is the base session); the best of each column is bold."
+    note = "Percent, by session (0 is the base session); the best of each column is bold, unless all are alike."
     if any(name in paper for name in methods):
         note += " Small below ours: the paper's number, where it has that method."
     if any(bands.values()):
@@ -364,7 +320,7 @@ def _last_section(methods: Results) -> str:
     values = {name: [session.get(metric) for metric in METRICS] for name, session in last.items()}
     best = []
     for j, metric in enumerate(METRICS):
-        best.append("" if metric in _UNMARKED else _best([row[j] for row in values.values()]))
+        best.append("" if metric in UNMARKED else best_shown([row[j] for row in values.values()], scale=100))
     rows = []
     for name, found in values.items():
         spread = (methods[name].get("spread") or [{}])[-1]
@@ -372,13 +328,13 @@ def _last_section(methods: Results) -> str:
         cells = [f"{_bold(v, top)}{m}" for v, top, m in zip(found, best, more, strict=True)]
         seconds = [session.get("seconds") for session in methods[name]["sessions"]]
         total = sum(s for s in seconds if s is not None) if any(s is not None for s in seconds) else None
-        rows.append(_row(name, numbers=[*cells, number(total)], chosen=methods[name].get("chosen")))
+        rows.append(_row(name, numbers=[*cells, number(total)]))
     note = (
         "Percent. Base and new are the accuracies on base and on new classes, HM is their harmonic mean; "
         "forgetting is what earlier classes lost since their best session: who never found them has none to lose. "
         "The time is that of all sessions."
     )
-    first = head(["method"], [*(_HEADINGS.get(d, d) for d in METRICS), "time (s)"])
+    first = head(["method"], [*(HEADINGS.get(d, d) for d in METRICS), "time (s)"])
     return f'<p class="soft">{note}</p>' + table(first, rows, "scores")
 
 
@@ -386,21 +342,13 @@ def _overall_section(methods: Results) -> str:
     """Return the table over all sessions; nothing for results of an earlier version, which have no summaries."""
     if not any(method.get("summary") for method in methods.values()):
         return ""
-    best = {column: _best_of(methods, column) for column in _OVERALL}
+    best = {column: best_of(methods, column) for column in OVERALL}
     rows = []
     for name, method in methods.items():
-        cells = [_in_bold(c.cell(method), "<b>{}</b>") if name in best[c] else c.cell(method) for c in _OVERALL]
-        rows.append(_row(name, numbers=cells, chosen=method.get("chosen")))
-    first = head(["method"], [column.heading for column in _OVERALL])
-    return f'<h2>Over all sessions</h2><p class="soft">{_OVERALL_NOTE}</p>' + table(first, rows, "scores")
-
-
-def _best_of(methods: Results, column: _Column) -> list[str]:
-    """Return the methods with the best number of a column, as it is shown; none where no number is marked."""
-    values = {name: column.of(method) for name, method in methods.items()} if column.marked else {}
-    known = {name: number(value, column.digits) for name, value in values.items() if value is not None}
-    top = max((value for value in values.values() if value is not None), default=None)
-    return [name for name, shown in known.items() if shown == number(top, column.digits)]
+        cells = [in_bold(c.cell(method), "<b>{}</b>") if name in best[c] else c.cell(method) for c in OVERALL]
+        rows.append(_row(name, numbers=cells))
+    first = head(["method"], [column.heading for column in OVERALL])
+    return f'<h2>Over all sessions</h2><p class="soft">{OVERALL_NOTE}</p>' + table(first, rows, "scores")
 
 
 def _comparison_section(comparisons: Sequence[Results]) -> str:
@@ -409,7 +357,7 @@ def _comparison_section(comparisons: Sequence[Results]) -> str:
         return ""
     rows = []
     for one in comparisons:
-        what, *numbers = _compared(one)
+        what, *numbers = compared(one)
         rows.append(_row(one["method"], [what], numbers))
     reference = text(comparisons[0]["reference"])
     note = (
@@ -420,78 +368,18 @@ def _comparison_section(comparisons: Sequence[Results]) -> str:
     return f'<h2>{reference} against the others</h2><p class="soft">{note}</p>' + table(first, rows, "scores")
 
 
-def repeats_in_words(results: Results) -> str:
-    """Return which seeds, and how many orders of the classes and draws a run had.
-
-    >>> repeats_in_words({"seed": 3}), repeats_in_words({"seed": 0, "config": {"seeds": [0, 1], "draws": 5}})
-    ('seed 3', 'seeds 0, 1, 5 draws each')
-    >>> repeats_in_words({"seed": 0, "config": {"class_orders": 3, "draws": 5}})
-    'seed 0, 3 class orders, 5 draws each'
-    """
-    config = results.get("config") or {}
-    seeds = config.get("seeds") or [results.get("seed", MISSING)]
-    words = f"seed{'' if len(seeds) == 1 else 's'} " + ", ".join(map(str, seeds))
-    several = len(seeds) > 1
-    for what, count in (("class orders", config.get("class_orders") or 1), ("draws", config.get("draws") or 1)):
-        words += f", {count} {what}{' each' if several else ''}" if count > 1 else ""
-        several |= count > 1
-    return words
-
-
-def earlier_in_words(earlier: list[Results]) -> str:
-    """Return which results are of an earlier run, and of when.
-
-    >>> earlier_in_words([{"method": "afa", "seed": 0, "draw": d, "date": f"2026-01-0{d + 1}"} for d in (0, 1)])
-    'taken from an earlier run with the same settings, data and code: afa (2026-01-01 to 2026-01-02)'
-    """
-    dates: dict[str, list[str]] = {}
-    for one in earlier:
-        dates.setdefault(one["method"], []).append(one["date"])
-    spans = {name: sorted({min(found), max(found)}) for name, found in dates.items()}
-    said = ", ".join(f"{name} ({' to '.join(span)})" for name, span in spans.items())
-    return f"taken from an earlier run with the same settings, data and code: {said}"
-
-
-def _compared(one: Results) -> list[str]:
-    """Return a comparison of two methods in words: F1 of what, the difference, its interval, who wins."""
-    what = "last session" if one["what"] == "last" else "mean of sessions"
-    interval = f"{100 * one['low']:+.2f} to {100 * one['high']:+.2f}"
-    return [what, f"{100 * one['difference']:+.2f}", interval, f"{one['wins']} of {one['repeats']}"]
-
-
 def _row(name: str, words: Sequence[str] = (), numbers: Sequence[str] = (), chosen: Results | None = None) -> str:
     """Return a row of a table; our own method's is marked, and what a method chose stands beside its name."""
-    return row(_with_choice(name, chosen), words, numbers, kind="own" if name in _OWN else "")
-
-
-def _with_choice(name: str, chosen: Results | None) -> str:
-    """Return the name of a method, with what it chose, and the shares where it chose several.
-
-    >>> _with_choice("afa", {"tied 0.1": 0.75, "tied 1": 0.25}), _with_choice("afa", {"tied 1": 1.0})
-    ('afa (tied 0.1: 75 %, tied 1: 25 %)', 'afa (tied 1)')
-    """
-    if not chosen:
-        return name
-    said = (one if len(chosen) == 1 else f"{one}: {100 * share:.0f} %" for one, share in chosen.items())
-    return f"{name} ({', '.join(said)})"
+    return row(with_choice(name, chosen), words, numbers, kind="own" if name in _OWN else "")
 
 
 def _percent(value: float | None) -> float | None:
-    return _scaled_by(value, 100)
-
-
-def _scaled_by(value: float | None, scale: float) -> float | None:
-    return None if value is None else scale * value
+    return scaled_by(value, 100)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def _best(values: Sequence[float | None]) -> str:
-    known = [v for v in values if v is not None and number(v) != MISSING]
-    return number(max(known), scale=100) if known else ""
 
 
 def _bold(value: float | None, best: str) -> str:
@@ -501,106 +389,3 @@ def _bold(value: float | None, best: str) -> str:
 
 def _spread(band: float | None) -> str:
     return "" if band is None else f" ± {band:.2f}"
-
-
-def markdown(results: Results, *, short: bool = False) -> str:
-    """Return all tables as Markdown, with the paper's numbers below ours where there are any.
-
-    Args:
-        results: plain JSON data of a run.
-        short: whether to leave out the table over all sessions.
-    """
-    methods, paper = results["methods"], results.get("paper") or {}
-    n = max(len(method["sessions"]) for method in methods.values())
-    by_session, last, overall = [], [], []
-    for name, method in methods.items():
-        values, cells = _f1(method, " ± ")
-        named = in_markdown(_with_choice(name, method.get("chosen")))
-        by_session.append([named, *cells, f"{_later(values):.2f}"])
-        if name in paper and len(paper[name]) == n:
-            cells = [f"{v:.2f}" for v in (*paper[name], _later(paper[name]))]
-            by_session.append([f"*{in_markdown(name)}, the paper*", *cells])
-        final, spread = method["sessions"][-1], (method.get("spread") or [{}])[-1]
-        last.append([named, *(plus_minus(final[d], spread.get(d), scale=100) for d in METRICS)])
-        overall.append([named, *(column.cell(method) for column in _OVERALL)])
-    lines = [f"# {in_markdown(results['dataset'])}, {repeats_in_words(results)}", ""]
-    lines += [f"Macro F1 (%) after each session{', ± standard deviation over repeats' * bool(results.get('repeats'))}."]
-    orders = (results.get("protocol") or {}).get("orders")
-    lines += [f"Other orders of the classes permute those {orders}."] if orders else []
-    lines += ["", *markdown_table(["method"], [*map(str, range(n)), "mean 1…"], by_session)]
-    lines += ["", "Last session (%).", ""]
-    lines += markdown_table(["method"], [_HEADINGS.get(d, d) for d in METRICS], last)
-    if not short and any(method.get("summary") for method in methods.values()):
-        headings = [column.heading for column in _OVERALL]
-        lines += ["", f"Over all sessions. {_OVERALL_NOTE}", "", *markdown_table(["method"], headings, overall)]
-    found = results.get("comparisons") or []
-    if found:
-        reference = in_markdown(found[0]["reference"])
-        lines += ["", f"F1 of {reference} minus that of each method, in points, paired over repeats.", ""]
-        rows = [[in_markdown(one["method"]), *_compared(one)] for one in found]
-        lines += markdown_table(["method", "F1 of the"], ["difference", "95 % interval", "wins"], rows)
-    return "\n".join(lines) + "\n"
-
-
-def latex(results: Results) -> str:
-    """Return the tables of F1 by session and over all sessions in LaTeX, the best of each column bold."""
-    found = {name: _f1(method, r" $\pm$ ") for name, method in results["methods"].items()}
-    n = max(len(values) for values, _ in found.values())
-    best = [max(values[k] for values, _ in found.values()) for k in range(n)]
-    rows = []
-    for name, (values, cells) in found.items():
-        marked = zip(values, cells, best, strict=False)
-        rows.append([in_latex(name), *(_in_bold(cell) if v == top else cell for v, cell, top in marked)])
-    said = latex_table("Method", [*map(str, range(n))], rows)
-    methods = results["methods"]
-    if not any(method.get("summary") for method in methods.values()):
-        return said
-    tops = {column: _best_of(methods, column) for column in _OVERALL}
-    rows = []
-    for name, method in methods.items():
-        all_cells = {column: column.cell(method, r" $\pm$ ") for column in _OVERALL}
-        rows.append([in_latex(name), *(_in_bold(c) if name in tops[column] else c for column, c in all_cells.items())])
-    return f"{said}\n% over all sessions\n" + latex_table("Method", [column.heading for column in _OVERALL], rows)
-
-
-def _in_bold(cell: str, bold: str = r"\textbf{{{}}}") -> str:
-    """Return a cell with its mean bold, in LaTeX by default, and its standard deviation as it is."""
-    mean, space, spread = cell.partition(" ")
-    return f"{bold.format(mean)}{space}{spread}"
-
-
-def csv_of(results: Results) -> str:
-    """Return CSV with one row a method and session, and a repeat where there are several.
-
-    What is of all sessions together stands in each row of a method.
-    """
-    repeats = results.get("repeats") or []
-    of_session, which = (*METRICS, "seconds", "learn_seconds"), ("seed", "order", "draw") if repeats else ()
-    rows = []
-    for repeat in repeats or [results]:
-        for name, method in repeat["methods"].items():
-            numbers = [(method.get(c.part) or {}).get(c.key) for c in _OVERALL]
-            overall = [str(v) if isinstance(v, int) else exact(v) for v in numbers]
-            for k, session in enumerate(method["sessions"]):
-                first = [*(repeat.get(key, 0) for key in which), name, k]
-                rows.append([*first, *(exact(session.get(d)) for d in of_session), *overall])
-    columns = [CSV_NAMES.get(d, d) for d in (*of_session, *(c.key for c in _OVERALL))]
-    return csv_table([*which, "method", "session", *columns], rows)
-
-
-def _f1(method: Results, sign: str) -> tuple[list[float], list[str]]:
-    """Return the F1 of a method in percent by session, as numbers, and in words with the deviation over repeats."""
-    values = [session["f1"] for session in method["sessions"]]
-    spread = [session["f1"] for session in method.get("spread") or []] or [None] * len(values)
-    cells = [plus_minus(v, s, scale=100, sign=sign) for v, s in zip(values, spread, strict=True)]
-    return [100 * v for v in values], cells
-
-
-def _later(values: Sequence[float]) -> float:
-    """Return the mean over the sessions after the base."""
-    later = values[1:] or values
-    return sum(later) / len(later)
-
-
-TABLES: dict[str, Callable[[Results], str]] = {"table.md": markdown, "table.tex": latex, "table.csv": csv_of}
-"""The table files of a run, and what writes each."""

@@ -22,8 +22,9 @@ from faverage.experiment.costs import costs_of
 from faverage.experiment.given import DROPPED, of_today
 from faverage.experiment.methods import run_methods
 from faverage.experiment.pictures import Pictures, check_orders
-from faverage.experiment.report import earlier_in_words, write
+from faverage.experiment.report import write
 from faverage.experiment.results import NOTES, PAPER, combine, compare
+from faverage.experiment.tables import earlier_in_words
 from faverage.experiment.trouble import results_folder
 from faverage.features import FeatureSet
 from faverage.storage import alone, read_json

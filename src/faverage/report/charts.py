@@ -14,11 +14,13 @@ __all__ = [
     "STYLE",
     "Point",
     "Series",
+    "apart",
     "harmonic_lines",
     "line_chart",
     "padded",
     "placed",
     "scatter_chart",
+    "scatter_range",
     "ticks",
     "where_most_are",
 ]
@@ -39,7 +41,8 @@ COLOURS = (
     ("#7c4a21", "#d6a77a"),
     ("#0f766e", "#5eead4"),
     ("#3730a3", "#a5b4fc"),
-)
+    ("#0b0f19", "#ffffff"),
+)  # as many as have no divisor in common with the marks: colour and mark repeat together after 105 series
 
 STYLE = (
     ":root { "
@@ -70,8 +73,9 @@ STYLE = (
 .chart li.strong { font-weight: 600; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0 .8rem; }
 .pair .chart:not(:only-child) text { font-size: 18px; }
+.chart.named ul { display: none; }
 @media (max-width: 34rem) { .chart { padding: .6rem; } .chart .label, .chart .leader { display: none; }
-  .chart text, .pair .chart:not(:only-child) text { font-size: 21px; } }
+  .chart.named ul { display: flex; } .chart text, .pair .chart:not(:only-child) text { font-size: 21px; } }
 """
 )
 
@@ -88,6 +92,7 @@ _MARKS = (
 )
 _DASHES = ("", "7 4", "2 3")
 _MOST_POINTS, _MOST_MARKS = 300, 12
+_GAP, _LETTER = 13, 6.2  # from line to line of text, and of a letter
 _PARTS = tuple(k / 8 for k in range(1, 8))
 
 
@@ -154,11 +159,12 @@ def line_chart(
     digits: int = 2,
     highlight: Collection[str] = ("afa",),
     cut: bool = False,
+    named: bool = False,
 ) -> str:
     """Return a figure with one line a series over whole numbers, and a legend.
 
     Args:
-        series: at most 14 have colours of their own.
+        series: at most 15 have colours of their own.
         title: of the figure; also what a screen reader says.
         x_label: what the steps are.
         y_label: what the values are.
@@ -166,6 +172,7 @@ def line_chart(
         digits: decimals of the values shown when pointed at.
         highlight: names of the series drawn thicker and above the others.
         cut: let the few lines that are far below all others leave the chart, and say so: see ``where_most_are``.
+        named: write the names beside the ends of the lines; the legend is then for narrow screens alone.
     """
     drawn = [s for s in series if _runs(s)]
     if not drawn:
@@ -173,23 +180,49 @@ def line_chart(
     longest = max(len(s.values) for s in drawn)
     ends = [where_most_are([s]) for s in drawn]
     low, high = where_most_are(drawn, highlight) if cut else (min(a for a, _ in ends), max(b for _, b in ends))
-    scale = _Scale(first, first + longest - 1, *padded(low, high))
+    named = named and len(drawn) * _GAP <= _HEIGHT - _TOP - _BOTTOM
+    words = {s.name: _end_of(s, padded(low, high)[0]) for s in drawn}
+    right = _WIDTH - (26 + _LETTER * max(map(len, words.values())) if named else _RIGHT)
+    scale = _Scale(first, first + longest - 1, *padded(low, high), right)
+    names = _names(drawn, words, scale) if named else {}
     label = f"{title}: {y_label} against {x_label} for {', '.join(s.name for s in drawn)}"
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(label)}">',
         _axes(scale, x_label, y_label),
         *(
-            _line(s, scale, x_label, digits, s.name in highlight)
+            _line(s, scale, x_label, digits, s.name in highlight, names.get(s.name, ""))
             for s in sorted(drawn, key=lambda s: s.name in highlight)
         ),
         *(
             _gone(s, scale, k)
-            for k, s in enumerate(s for s, (low, _) in zip(drawn, ends, strict=True) if low < scale.low)
+            for k, s in enumerate(s for s, (low, _) in zip(drawn, ends, strict=True) if low < scale.low and not named)
         ),
         "</svg>",
     ]
     legend = "".join(_key(s, s.name in highlight) for s in drawn)
-    return f'<figure class="chart"><figcaption>{text(title)}</figcaption>{"".join(parts)}<ul>{legend}</ul></figure>'
+    kind = "chart named" if named else "chart"
+    return f'<figure class="{kind}"><figcaption>{text(title)}</figcaption>{"".join(parts)}<ul>{legend}</ul></figure>'
+
+
+def _end_of(series: Series, low: float) -> str:
+    """Return the name at the end of a line; where it ends below the chart, an arrow and the number, too."""
+    last = _runs(series)[-1][-1][1]
+    name = series.name if len(series.name) <= 24 else f"{series.name[:23]}…"
+    return f"↓ {name}: {last:.4g}" if last < low else name
+
+
+def _names(drawn: Sequence[Series], words: dict[str, str], scale: _Scale) -> dict[str, str]:
+    """Return the names beside the ends of the lines, apart from each other, with a thin line to each end."""
+    bottom, found = _HEIGHT - _BOTTOM, {}
+    lasts = [_runs(s)[-1][-1] for s in drawn]
+    heights = [bottom - scale.y(max(value, scale.low)) for _, value, _ in lasts]
+    for s, (i, value, _), height, place in zip(drawn, lasts, heights, apart(heights, _GAP, bottom - _TOP), strict=True):
+        x, y = scale.right_end + 20, bottom - place
+        leader = f'<line class="leader" x1="{scale.x(scale.left + i) + 6:.1f}" y1="{bottom - height:.1f}" x2="{x - 3}" '
+        found[s.name] = (f'{leader}y2="{y:.1f}"/>' if value >= scale.low else "") + (
+            f'<text class="label" x="{x}" y="{y:.1f}" dy=".35em">{text(words[s.name])}</text>'
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -200,10 +233,11 @@ class _Scale:
     right: float
     low: float
     high: float
+    right_end: float = _WIDTH - _RIGHT
 
     def x(self, value: float) -> float:
         share = (value - self.left) / (self.right - self.left) if self.right > self.left else 0.5
-        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+        return _LEFT + share * (self.right_end - _LEFT)
 
     def y(self, value: float) -> float:
         return _TOP + (self.high - value) / (self.high - self.low) * (_HEIGHT - _TOP - _BOTTOM)
@@ -233,7 +267,7 @@ def _axes(scale: _Scale, x_label: str, y_label: str, grid: bool = True) -> str:
     parts = []
     for value in ticks(scale.low, scale.high):
         y = scale.y(value)
-        ends = (_LEFT, _WIDTH - _RIGHT) if grid else (_LEFT - 5, _LEFT)
+        ends = (_LEFT, scale.right_end) if grid else (_LEFT - 5, _LEFT)
         parts.append(f'<line class="grid" x1="{ends[0]}" x2="{ends[1]}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{y:.1f}" dy=".35em" text-anchor="end">{value:g}</text>')
     for value in ticks(scale.left, scale.right, 12):
@@ -241,8 +275,8 @@ def _axes(scale: _Scale, x_label: str, y_label: str, grid: bool = True) -> str:
             x = scale.x(value)
             parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 5}"/>')
             parts.append(f'<text x="{x:.1f}" y="{bottom + 9}" dy=".75em" text-anchor="middle">{value:g}</text>')
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>')
+    middle = (_LEFT + scale.right_end) / 2
+    parts.append(f'<line class="grid" x1="{_LEFT}" x2="{scale.right_end}" y1="{bottom}" y2="{bottom}"/>')
     if not grid:
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_LEFT}" y1="{_TOP}" y2="{bottom}"/>')
     parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{text(x_label)}</text>')
@@ -250,7 +284,7 @@ def _axes(scale: _Scale, x_label: str, y_label: str, grid: bool = True) -> str:
     return "".join(parts)
 
 
-def _line(series: Series, scale: _Scale, x_label: str, digits: int, strong: bool) -> str:
+def _line(series: Series, scale: _Scale, x_label: str, digits: int, strong: bool, name: str = "") -> str:
     runs = _runs(series)
     line = "".join(_path(part, scale) for run in runs for part in _above([(i, v) for i, v, _ in run], scale.low))
     parts = [f'<g class="series{" strong" if strong else ""}" style="color: var(--s{series.look % len(COLOURS)})">']
@@ -268,7 +302,7 @@ def _line(series: Series, scale: _Scale, x_label: str, digits: int, strong: bool
             where = f"translate({scale.x(scale.left + i):.1f} {scale.y(value):.1f})" + (" scale(1.3)" if strong else "")
             shape = _MARKS[series.look % len(_MARKS)]
             parts.append(f'<path class="mark" transform="{where}" d="{shape}"><title>{text(tip)}</title></path>')
-    return "".join(parts) + "</g>"
+    return "".join(parts) + name + "</g>"
 
 
 def _above(points: Sequence[tuple[float, float]], low: float) -> list[list[tuple[float, float]]]:
@@ -300,6 +334,32 @@ def _gone(series: Series, scale: _Scale, k: int) -> str:
         f'y="{_HEIGHT - _BOTTOM - 6 - 13 * k}" text-anchor="{side[1]}">'
         f"↓ {text(series.name)}: {points[-1][1]:.4g}</text>"
     )
+
+
+def apart(spots: Sequence[float], gap: float, high: float) -> list[float]:
+    """Return places near the spots, in the same order from low to high, at least ``gap`` apart and inside 0 … high.
+
+    >>> apart([50, 50, 10, 99], 10, 100), apart([0, 1], 10, 100)
+    ([45.0, 55.0, 10.0, 95.0], [5.0, 15.0])
+    """
+    order = sorted(range(len(spots)), key=lambda i: spots[i])
+    blocks: list[list[float]] = []  # the sum of wished places of the first label, and how many labels
+    for i in order:
+        blocks.append([spots[i], 1])
+        while len(blocks) > 1 and _start(blocks[-2], gap, high) + gap * blocks[-2][1] > _start(blocks[-1], gap, high):
+            total, n = blocks.pop()
+            blocks[-1] = [blocks[-1][0] + total - gap * blocks[-1][1] * n, blocks[-1][1] + n]
+    found = [0.0] * len(spots)
+    places = (_start(block, gap, high) + gap * k for block in blocks for k in range(int(block[1])))
+    for i, place in zip(order, places, strict=True):
+        found[i] = place
+    return found
+
+
+def _start(block: Sequence[float], gap: float, high: float) -> float:
+    """Return where the first label of a block stands, so that all are near their spots and inside."""
+    total, n = block
+    return max(min(total / n, high - gap * (n - 0.5)), gap / 2)
 
 
 def _thin(length: int, most: int, shift: int = 0) -> list[int]:
@@ -364,7 +424,7 @@ def scatter_chart(
     """Return a figure with named points, a curve among them, and lines of equal harmonic mean of x and y.
 
     Args:
-        points: at most 14 have colours of their own.
+        points: at most 15 have colours of their own.
         title: of the figure; also what a screen reader says.
         x_label: what is drawn to the right.
         y_label: what is drawn upwards.
@@ -375,9 +435,9 @@ def scatter_chart(
         return ""
     own = next((p.look for p in points if p.name in highlight), 0)
     every = [*(Point(name, x, y, own) for x, y, name in curve), *points]  # the curve's labels are placed first
-    xs, ys = [p.x for p in every], [p.y for p in every]
-    across, up = padded(min(xs), max(xs), 0.15), padded(min(ys), max(ys), 0.08)
+    across, up = scatter_range(points, curve, highlight)
     scale = _Scale(*across, *up)
+    words = [p.name if p.y >= up[0] else f"↓ {p.name}: {p.y:.4g}" for p in every]
     told = f"{title}: {y_label} against {x_label} for {', '.join(p.name for p in points)}"
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(told)}">',
@@ -385,12 +445,12 @@ def scatter_chart(
     ]
     for level, line in harmonic_lines(across, up):
         path = _path([(x - scale.left, y) for x, y in line], scale)
-        tip, (x, y) = f"<title>harmonic mean {level:g}</title>", line[-1]
+        tip, (x, y) = f"<title>harmonic mean of base and new {level:g}</title>", line[-1]
         parts.append(f'<path class="grid" fill="none" d="{path}"/><path class="touch" d="{path}">{tip}</path>')
         parts.append(f'<text x="{scale.x(x):.1f}" y="{scale.y(y) - 4:.1f}" text-anchor="end">{level:g}</text>')
-    places = [(scale.x(p.x), scale.y(p.y)) for p in every]
+    places = [(scale.x(p.x), scale.y(max(p.y, up[0]))) for p in every]
     box = (_LEFT, _TOP, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM)
-    boxes = placed(places, [(6.2 * len(p.name), 12.0) for p in every], box, places[: len(curve)])
+    boxes = placed(places, [(_LETTER * len(word), 12.0) for word in words], box, places[: len(curve)])
     if len(curve) > 1:
         path = _path([(x - scale.left, y) for x, y, _ in curve], scale)
         parts.append(f'<g style="color: var(--s{own % len(COLOURS)})"><path class="line" d="{path}"/></g>')
@@ -398,17 +458,38 @@ def scatter_chart(
         (x, y), (u, v), strong = places[i], boxes[i], p.name in highlight
         shape, size = (_MARKS[p.look % len(_MARKS)], 1.3 if strong else 1.0) if i >= len(curve) else (_MARKS[0], 0.7)
         tip = f"{p.name}: {x_label} {p.x:.2f}, {y_label} {p.y:.2f}"
-        far = abs(u - x) > 3.1 * len(p.name) + 12 or abs(v - y) > 18
+        far = abs(u - x) > _LETTER / 2 * len(words[i]) + 12 or abs(v - y) > 18
         parts.append(
             f'<g class="series{" strong" if strong else ""}" style="color: var(--s{p.look % len(COLOURS)})">'
             + (f'<line class="leader" x1="{x:.1f}" y1="{y:.1f}" x2="{u:.1f}" y2="{v:.1f}"/>' if far else "")
             + f'<path class="mark" transform="translate({x:.1f} {y:.1f}) scale({size})" d="{shape}">'
             f"<title>{text(tip)}</title></path>"
-            f'<text class="label" x="{u:.1f}" y="{v:.1f}" dy=".35em" text-anchor="middle">{text(p.name)}</text></g>'
+            f'<text class="label" x="{u:.1f}" y="{v:.1f}" dy=".35em" text-anchor="middle">{text(words[i])}</text></g>'
         )
     legend = "".join(_key(Series(p.name, (), p.look), p.name in highlight, line=False) for p in points)
     body = "".join(parts) + "</svg>"
     return f'<figure class="chart"><figcaption>{text(title)}</figcaption>{body}<ul>{legend}</ul></figure>'
+
+
+def scatter_range(
+    points: Sequence[Point], curve: Sequence[tuple[float, float, str]] = (), keep: Collection[str] = ("afa",)
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the ranges of x and of y, both in percent, to draw; for points far below see ``where_most_are``.
+
+    x has at least a tenth of the range of y, so that a few examples more or less do not look like a difference.
+
+    >>> across, up = scatter_range([Point(f"m{y}", 99 + y / 100, y) for y in (0, 60, 70, 75, 80)])
+    >>> print("{:.1f} to {:.1f}, {:.1f} to {:.1f}".format(*across, *up))
+    97.7 to 100.3, 58.4 to 81.6
+    """
+    series = [Series(p.name, [p.y]) for p in points] + [Series(f"{keep}{k}", [y]) for k, (_, y, _) in enumerate(curve)]
+    low, high = where_most_are(series, [*keep, *(s.name for s in series[len(points) :])])
+    xs = [*(p.x for p in points), *(x for x, _, _ in curve)]
+    left, right = min(xs), max(xs)
+    more = max(0.1 * (high - low) - (right - left), 0) / 2
+    right = max(min(right + more, 100), right)
+    left = min(left, right - 0.1 * (high - low))
+    return padded(left, right, 0.15), padded(low, high, 0.08)
 
 
 def harmonic_lines(

@@ -24,17 +24,22 @@ def markdown_table(left: Sequence[str], right: Sequence[str], rows: Iterable[Seq
     return first + [f"| {' | '.join(row)} |" for row in rows]
 
 
-def latex_table(first: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in LaTeX.
+def latex_table(first: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, label: str) -> str:
+    """Return a table in LaTeX, which needs the package booktabs; a wide one spans both columns of a paper.
 
     Args:
         first: heading of the names of the rows.
         columns: headings of the other columns, whose cells are centred.
         rows: the cells of each row, escaped.
+        caption: of the table, escaped.
+        label: for references to it.
     """
-    lines = [r"\begin{tabular}{l" + "c" * len(columns) + "}", " & ".join([first, *columns]) + r" \\ \hline"]
-    lines += [" & ".join(row) + r" \\" for row in rows]
-    return "\n".join([*lines, r"\end{tabular}"]) + "\n"
+    kind = "table*" if len(columns) > 6 else "table"
+    lines = [rf"\begin{{{kind}}}", r"\centering", rf"\caption{{{caption}}}", rf"\label{{{label}}}"]
+    lines += [r"\begin{tabular}{l" + "c" * len(columns) + "}", r"\toprule"]
+    lines += [" & ".join([first, *columns]) + r" \\", r"\midrule"]
+    lines += [" & ".join(re.sub(r"^-(?=\d)", "$-$", cell) for cell in row) + r" \\" for row in rows]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", rf"\end{{{kind}}}"]) + "\n"
 
 
 def csv_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

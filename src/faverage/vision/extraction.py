@@ -173,11 +173,11 @@ class Extractor:
 
 
 class Eyes(Extractor):
-    """The former name of an ``Extractor`` of a ``BaseModel``; it ends with version 0.2."""
+    """The former name of an ``Extractor`` of a ``BaseModel``; it goes in version 0.3."""
 
     def __init__(self, model: BaseModel, device: str = "auto") -> None:
         warnings.warn(
-            "faverage.vision.Eyes ends with version 0.2: use Extractor(model.backbone, model.transform)",
+            "faverage.vision.Eyes goes in version 0.3: use Extractor(model.backbone, model.transform)",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ pytest.importorskip("uvicorn")
 
 from faverage.app.model import Model, ModelError
 from faverage.app.server.serve import serve
+from faverage.errors import install_line
 from helpers_app import heard, png, small_model
 
 pytestmark = pytest.mark.slow
@@ -176,7 +178,7 @@ def test_other_addresses_that_cannot_work() -> None:
 
 def test_what_is_missing_is_said_in_words(folder, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(ModelError, match=r"pip install 'faverage\[app\]'"):
+    with pytest.raises(ModelError, match=re.escape(install_line("app"))):
         serve([folder], port=0)
 
 

@@ -17,6 +17,7 @@ from faverage.app.model import ModelError
 from faverage.app.server.app import create_app
 from faverage.app.server.limits import Limits
 from faverage.app.server.serve import serve
+from faverage.errors import install_line
 from helpers_app import FakeModel, SlowOpening, fake, png, small_model
 from helpers_commands import call, refused
 
@@ -240,7 +241,8 @@ def test_without_the_weights_the_digits_are_served_and_the_page_says_what_to_ins
     monkeypatch.setattr(networks, "find_spec", lambda name: None)
     said: list[str] = []
     [digits], note = serving._standard(said.append)
-    assert len(digits.classes()) == 10 and "pip install 'faverage[photos]'" in str(note) and note == said[-1]
+    assert len(digits.classes()) == 10 and install_line("photos") in said[-1]
+    assert "the extra 'photos'" in str(note) and "faverage doctor" in str(note) and "install " not in str(note)
     with as_client(create_app(digits, note=note)) as client:
         assert client.get("/api/models").json()["note"] == note
     with pytest.raises(ModelError, match=r"no model in .*nowhere, and for a new one .* pip install"):

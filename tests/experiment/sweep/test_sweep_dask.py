@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from faverage.errors import install_line
 from faverage.experiment import ConfigError
 from faverage.experiment.sweep import Plan, engines
 from faverage.experiment.sweep.engines import EngineLost
@@ -121,4 +122,4 @@ def test_no_workers_is_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_dask_is_asked_for_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     result = command(written(tmp_path), "--out", tmp_path / "out", "--engine", "dask", "--scheduler", "tcp://x:1")
-    assert result.exit_code == 2 and "pip install 'faverage[scale]'" in said(result)
+    assert result.exit_code == 2 and install_line("scale") in said(result)

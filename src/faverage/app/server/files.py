@@ -71,7 +71,8 @@ def add_files(
             await workers.export(write, file)
         except (ModelError, ImportError) as error:
             file.close()
-            raise Refused(409, str(error)) from None
+            missing = "the extra 'onnx' is not installed where this runs; 'faverage doctor' says how to"
+            raise Refused(409, missing if isinstance(error, ImportError) else str(error)) from None
         size = file.seek(0, 2)
         headers = {"content-length": str(size), "content-disposition": f'attachment; filename="{name}"'}
         return StreamingResponse(_chunks(file), media_type=kind, headers=headers)

@@ -21,6 +21,7 @@ import typer
 
 from faverage.app.names import ModelError, printable
 from faverage.app.server.limits import LOOPBACK, Limits, Shares, who
+from faverage.errors import install_line
 
 if TYPE_CHECKING:
     import asyncio
@@ -74,7 +75,7 @@ def serve(
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("faverage"):
             raise
-        raise ModelError(f"serve needs {error.name}: pip install 'faverage[app]'") from None
+        raise ModelError(f"serve needs {error.name}: {install_line('app')}") from None
     import torch
 
     from faverage.app.server.workers import threads_for
@@ -296,9 +297,8 @@ def _standard(say: Callable[[str], None]) -> tuple[list[Model], str | None]:
                 say(f"For photos, made one that knows nothing yet, in {photos}")
         return [digits, Model.load(photos)], None
     except ImportError as error:
-        note = f"Photos are left out: {error}."
-        say(note)
-        return [digits], note
+        say(f"Photos are left out: {error}.")  # the page may be seen by others, who need not know where things are
+        return [digits], "Photos are left out: the extra 'photos' is not installed; 'faverage doctor' says how to."
 
 
 def most_connections(limits: Limits) -> int:

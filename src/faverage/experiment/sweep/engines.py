@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from faverage.errors import install_line
 from faverage.experiment.code import sweep_code
 from faverage.experiment.config import ConfigError
 from faverage.experiment.run import versions
@@ -154,7 +155,7 @@ class Dask:
         try:
             import distributed
         except ImportError:
-            raise ConfigError("--engine dask needs dask.distributed: pip install 'faverage[scale]'") from None
+            raise ConfigError(f"--engine dask needs dask.distributed: {install_line('scale')}") from None
         logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # what it has to say is said in words here
         self.address = address
         self._futures: dict[str, Any] = {}

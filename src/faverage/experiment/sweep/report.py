@@ -7,9 +7,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from faverage.experiment.report import CSV_NAMES, METRICS, repeats_in_words, replacing_all
+from faverage.experiment.report import replacing_all
 from faverage.experiment.sweep.plan import Cell, label_of, value_of
 from faverage.experiment.sweep.results import Board
+from faverage.experiment.tables import CSV_NAMES, METRICS, repeats_in_words
 from faverage.progress import Progress
 from faverage.report.charts import STYLE, Series, line_chart
 from faverage.report.page import MISSING, duration, facts, head, how_to_repeat, page, row, table, text, warnings

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from faverage.deprecation import without_effect
+from faverage.errors import install_line
 
 __all__ = ["OtherFailed", "Team", "join"]
 
@@ -195,7 +196,7 @@ def join(devices: int = 1, nodes: int = 1, *, strategy: str | None = None, devic
         from lightning_fabric import Fabric
     except ImportError:
         raise ImportError(
-            f"{devices * nodes} processes need Lightning Fabric: pip install 'faverage[scale]', or use one process"
+            f"{devices * nodes} processes need Lightning Fabric: {install_line('scale')}, or use one process"
         ) from None
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from faverage.errors import install_line
 from faverage.progress import Progress
 
 
@@ -77,7 +78,7 @@ def check_tensorboard(folder: str | Path) -> None:
     except ImportError:
         raise ImportError(
             f"tensorboard={str(folder)!r} was asked for, but TensorBoard is not installed: "
-            "pip install 'faverage[tensorboard]', or leave the option out"
+            f"{install_line('tensorboard')}, or leave the option out"
         ) from None
 
 
