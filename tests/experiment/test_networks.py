@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from faverage.experiment import ConfigError, RunConfig, recipes
 from faverage.experiment.base import train_on
@@ -16,6 +17,8 @@ from faverage.experiment.rivals import rival_recipe
 from faverage.experiment.run import finished_run
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.work import mark, read_shared
+from faverage.fscil.heads import unit
+from faverage.vision import BaseModel, extract_features, get_backbone
 from helpers_run import command, numbers, said
 
 RUN = "epochs: 1\nmethods: [prototypes, geometric, logistic]\njobs: 1\n"
@@ -231,7 +234,10 @@ def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.
         ("networks: [{}, {seed: 3}]", "networks: 2: 'seed' is not for one network; these are: backbone, weights"),
         ("networks: [{}, {views: [plain, sideways]}]", "networks: 2: views: unknown view 'sideways'"),
         ("networks: [{}, {views: 2}]", "networks: 2: views must be a list of names, as [plain, rotate-90], got 2"),
-        ("networks: [{epochs: ten}, {}]", "networks: 1: epochs must be a whole number of at least 1, got 'ten'"),
+        ("networks: [{epochs: ten}, {}]", "networks: 1: epochs must be a whole number of at least 0, got 'ten'"),
+        ("networks: [{}, {epochs: 0}]", "networks: 2: epochs: 0 takes a network as its weights are: name some with"),
+        ("epochs: 0\nmethods: [cec]", "epochs: 'cec' needs at least 1, it trains its own network"),
+        ("head: square", "head must be 'linear' or 'cosine', got 'square'"),
         ("networks: [{}, {lr: much}]", "networks: 2: lr must be a number > 0, got 'much'"),
         ("networks: [{}, {weights: none.pth}]", "networks: 2: weights: no such file: none.pth"),
         ("networks: [{}, {start: -1}]", "networks: 2: start must be a whole number of at least 0"),
@@ -249,6 +255,25 @@ def test_refusals(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         built(text + "\n", tmp_path)
     assert words in str(error.value)
+
+
+def test_a_signed_network_and_one_that_stays_as_it_starts(tmp_path: Path) -> None:
+    torch.save(get_backbone("tiny").state_dict(), tmp_path / "tiny.pt")
+    text = f"{RUN}weights: {tmp_path}/tiny.pt\nhead: cosine\nsigned: true\n"
+    results = done(f"{text}networks: [{{}}, {{signed: false, epochs: 0, views: [flip]}}]\n", tmp_path / "out")
+    assert [network["epochs"] for network in results["networks"]] == [1, 0]
+    trained, start = (BaseModel.load(file) for file in sorted((tmp_path / "out").glob("work/*/base.safetensors")))
+    trained, start = (trained, start) if trained.history["loss"] else (start, trained)
+    assert trained.head == start.head == "cosine" and start.history["loss"] == []
+    assert (trained.backbone.last_relu, start.backbone.last_relu) == (False, True)
+    first = torch.load(tmp_path / "tiny.pt")
+    assert all(torch.equal(first[name], tensor) for name, tensor in start.backbone.state_dict().items())
+    pictures = load_pictures(built(text, tmp_path))
+    rows = np.setdiff1d(pictures.base, pictures.kept)
+    seen = unit(extract_features(start.backbone, pictures.images, rows, transform=start.transform, device="cpu"))
+    assert np.allclose(start.head_weight[2], seen[pictures.labels[rows] == 2].mean(0), atol=1e-5)
+    alone = [recipes.recipe_of("cub200", "best", weights=given)["networks"] for given in (True, False)]
+    assert [len(networks) for networks in alone] == [3, 2]
 
 
 def test_weights_that_are_none_say_whose_they_are(tmp_path: Path) -> None:

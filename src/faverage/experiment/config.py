@@ -102,7 +102,12 @@ class RunConfig:
         None, "a checkpoint for the backbone to start from", path=True, of="network", option=True
     )
     epochs: int = setting(
-        57, "epochs of the base session", at_least=1, of="network", option=True, shown="the data set's"
+        57,
+        "epochs of the base session; 0: the network stays as its weights are, and nearest means are its head",
+        at_least=0,
+        of="network",
+        option=True,
+        shown="the data set's",
     )
     rival_epochs: int | None = setting(
         None,
@@ -143,6 +148,15 @@ class RunConfig:
         at_least=0,
         below=1,
         of="network",
+    )
+    head: Literal["linear", "cosine"] = setting(
+        "linear", "of base training; with rotations always cosine", of="network", rivals=False
+    )
+    signed: bool = setting(
+        False,
+        "whether features may be negative: the last ReLU of the backbone is left out",
+        of="network",
+        rivals=False,
     )
     rotations: bool = setting(
         False, "train on classes and rotations together, with a cosine head", of="network", rivals=False
@@ -246,7 +260,8 @@ class RunConfig:
         if name not in benchmark_names():
             raise ConfigError(f"unknown dataset '{name}'; known are: {', '.join(benchmark_names())}")
         explicit = {**settings, **given}
-        usual = recipe_of(name, explicit.get("recipe"), ready=explicit.get("features") is not None)
+        there_are = {"ready": explicit.get("features") is not None, "weights": explicit.get("weights") is not None}
+        usual = recipe_of(name, explicit.get("recipe"), **there_are)
         layers = [usual, settings, given]
         merged = {**usual, **explicit, "dataset": name}
         for key in merged:
@@ -286,6 +301,8 @@ class RunConfig:
         rivals = [method for method in self.methods if method in RIVAL_METHODS]
         if rivals and self.features is not None:
             raise ConfigError(f"'{rivals[0]}' trains its own network on images, and --features has none: leave one out")
+        if rivals and self.recipe != "paper" and not self.epochs:
+            raise ConfigError(f"epochs: '{rivals[0]}' needs at least 1, it trains its own network")
         check_settings(self, SETTINGS)
         for number, one in enumerate(self.each if self.networks else (), 1):
             try:
