@@ -11,7 +11,7 @@ import torch
 
 from faverage.experiment import ConfigError, RunConfig, recipes
 from faverage.experiment.base import train_on
-from faverage.experiment.config import OF_NETWORKS
+from faverage.experiment.config import OF_NETWORKS, within
 from faverage.experiment.pictures import load_pictures, seen_by
 from faverage.experiment.rivals import rival_recipe
 from faverage.experiment.run import finished_run
@@ -245,6 +245,7 @@ def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.
         ("networks: [{}, {start: 1}]\nfeatures: f.npz", "networks need images, and --features has none: leave one"),
         ("recipe: best\nfeatures: f.npz", "no such file of features: f.npz"),
         ("recipe: finest", "recipe must be 'shared', 'paper' or 'best', got 'finest'"),
+        ("passes: 0", "passes must be a whole number of at least 1, got 0"),
         ("mix: 1.5", "mix must be a number from 0 to 1, got 1.5"),
         ("smoothing: 1", "smoothing must be a number from 0 to below 1, got 1"),
         ("jitter: -0.1", "jitter must be a number >= 0, got -0.1"),
@@ -274,6 +275,19 @@ def test_a_signed_network_and_one_that_stays_as_it_starts(tmp_path: Path) -> Non
     assert np.allclose(start.head_weight[2], seen[pictures.labels[rows] == 2].mean(0), atol=1e-5)
     alone = [recipes.recipe_of("cub200", "best", weights=given)["networks"] for given in (True, False)]
     assert [len(networks) for networks in alone] == [3, 2]
+
+
+def test_a_budget_of_passes(tmp_path: Path) -> None:
+    text = "views: [both, rotate-90]\nnetworks: [{}, {start: 1, views: [both]}, {start: 2, views: [plain]}]\n"
+    names = {n: built(f"{text}passes: {n}\n", tmp_path).view_names for n in (1, 2, 4, 5, 6, 9)}
+    assert names[1] == ["plain"] and names[2] == ["both"]  # one network alone is the run's own
+    assert names[4] == ["network 1: both", "network 2: both"]
+    assert names[5] == [*names[4], "network 3: plain"]
+    assert names[6] == names[9] == built(text, tmp_path).view_names
+    file = ["network 1: both", "network 1: rotate-90", "network 2: both"]
+    assert within([file], 4, ready=True) == [[file[0], file[2]]] and within([file], 5, ready=True) == [file]
+    with pytest.raises(ConfigError, match="passes: a view of these features takes at least 2, got 1"):
+        within([file[:1]], 1, ready=True)
 
 
 def test_weights_that_are_none_say_whose_they_are(tmp_path: Path) -> None:

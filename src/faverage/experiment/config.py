@@ -19,6 +19,7 @@ from faverage.fscil import FewShotLearner
 from faverage.fscil.fusers import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
 from faverage.rivals import RIVALS
+from faverage.vision.views import View, looks
 
 __all__ = ["AFTER_BASE", "DEFAULT_METHODS", "SETTINGS", "ConfigError", "RunConfig", "all_methods", "read_yaml"]
 
@@ -189,6 +190,17 @@ class RunConfig:
         option="How many of the settings' views to fuse; 1 is fast.",
         typed=int,
         shown="all",
+    )
+    passes: int | None = setting(
+        None,
+        "how many passes of a backbone an image may take: of all views the first of each network, then the second of "
+        "each, as long as they fit; a view of both sides takes two",
+        at_least=1,
+        stage="none",
+        rivals=False,
+        varies=False,
+        option="How many passes of a backbone an image may take.",
+        shown="all views",
     )
     networks: tuple[dict[str, Any], ...] = setting(
         (), "settings of each network, laid over those of the run; none: the run's own", stage="views", rivals=False
@@ -417,8 +429,8 @@ def _settled(config: RunConfig, count: int | None) -> RunConfig:
     """Return checked settings as the run has them.
 
     Networks that would be trained alike, and have no ``start`` of their own, start by their places. Of all views the
-    first ``count`` are taken, and networks that have none of them are left out. A network that is alone then is the
-    run's own.
+    first ``count`` are taken, or those that ``passes`` affords, and networks that have none of them are left out. A
+    network that is alone then is the run's own.
     """
     ones = config.each
     networks = _started(config, ones)
@@ -429,14 +441,49 @@ def _settled(config: RunConfig, count: int | None) -> RunConfig:
             raise ConfigError(f"views must be a number from 1 to {total}, the views of the settings, got {count}")
         ends = [sum(map(len, views[:k])) for k in range(len(views))]
         views = [names[: count - end] for names, end in zip(views, ends, strict=True) if end < count]
+    if config.passes is not None:
+        views = within(views, config.passes, ready=config.features is not None)
     if not networks:
         return replace(config, views=tuple(views[0]))
-    pairs = list(zip(networks, views, strict=False))
+    pairs = [(network, names) for network, names in zip(networks, views, strict=False) if names]
     if len(pairs) == 1:
         return _alone(config, {**pairs[0][0], "views": pairs[0][1]})
     usual = list(config.views)
     own = [net if names == net.get("views", usual) else {**net, "views": names} for net, names in pairs]
     return replace(config, networks=tuple(own))
+
+
+def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[list[str]]:
+    """Return of the views of each network what a number of passes affords: the first of each, then the second of each.
+
+    Args:
+        views: names, by network.
+        passes: of a backbone, for one image.
+        ready: whether these are names in a file of features: then none can be replaced by one side of it.
+
+    >>> within([["both", "both, rotate-90"], ["both"]], 5)
+    [['both'], ['both']]
+    >>> within([["both", "both, rotate-90"], ["both"]], 1)
+    [['plain'], []]
+    """
+    if ready:  # one list, with the networks in the names
+        networks: dict[str, list[str]] = {}
+        for name in views[0]:
+            networks.setdefault(name.rpartition(": ")[0], []).append(name)
+        taken = [name for names in within(list(networks.values()), passes) for name in names]
+        chosen = [name for name in views[0] if name in taken]
+        if not chosen:
+            least = min(map(looks, views[0]))
+            raise ConfigError(f"passes: a view of these features takes at least {least}, got {passes}")
+        return [chosen]
+    left, taken_by = passes, [list[str]() for _ in views]
+    for place, k in sorted((place, k) for k, names in enumerate(views) for place in range(len(names))):
+        if looks(views[k][place]) <= left:
+            taken_by[k].append(views[k][place])
+            left -= looks(views[k][place])
+    if not any(taken_by):
+        taken_by[0] = [View.parse(views[0][0].rpartition(": ")[2]).looks[0].name]
+    return taken_by
 
 
 def _started(config: RunConfig, ones: tuple[RunConfig, ...]) -> list[dict[str, Any]]:
