@@ -244,7 +244,7 @@ def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.
         ("networks: [{}, {start: 0}]", "networks: 2: it is network 1 once more: give it another start"),
         ("networks: [{}, {start: 1}]\nfeatures: f.npz", "networks need images, and --features has none: leave one"),
         ("recipe: best\nfeatures: f.npz", "no such file of features: f.npz"),
-        ("recipe: finest", "recipe must be 'shared', 'paper' or 'best', got 'finest'"),
+        ("recipe: finest", "recipe must be 'shared', 'paper', 'best' or 'balanced', got 'finest'"),
         ("passes: 0", "passes must be a whole number of at least 1, got 0"),
         ("mix: 1.5", "mix must be a number from 0 to 1, got 1.5"),
         ("smoothing: 1", "smoothing must be a number from 0 to below 1, got 1"),
@@ -314,6 +314,7 @@ def test_the_recipe_best_lies_under_the_file(tmp_path: Path, monkeypatch: pytest
     plain, best = built("seed: 0\n", tmp_path), built("recipe: best\n", tmp_path)
     assert best == built("seed: 0\n", tmp_path, recipe="best") and best != replace(plain, recipe="best")
     assert best.epochs == recipes.BEST.get("epochs", plain.epochs) and best.dataset == "digits"
+    assert built("recipe: balanced\n", tmp_path) == replace(best, recipe="balanced", **recipes.BALANCED)
     assert set(recipes.BEST) <= set(best.to_dict()) and all(
         set(n) <= set(OF_NETWORKS) for n in recipes.BEST.get("networks", [])
     )

@@ -68,12 +68,13 @@ class RunConfig:
         option=True,
         shown="the fusers",
     )
-    recipe: Literal["shared", "paper", "best"] = setting(
+    recipe: Literal["shared", "paper", "best", "balanced"] = setting(
         "shared",
         "how to train: shared, all methods with the same backbone, crops and epochs of the base session; paper, each "
-        "rival with those of its own paper; best, as shared, with recipes.BEST under what is given",
+        "rival with those of its own paper; best, as shared, with recipes.BEST under what is given; balanced, the same "
+        "with as much weight on new classes as on base classes",
         stage="rivals",
-        option="shared; best: views, networks; paper: rivals' own.",
+        option="shared; best or balanced: views, networks; paper: rivals' own.",
     )
     seed: int = setting(0, "seed of everything random", at_least=0, at_most=_MOST_SEED, varies=False, option=True)
     seeds: tuple[int, ...] | None = setting(
@@ -299,8 +300,10 @@ class RunConfig:
         config = _settled(config, count)
         if there is not None:
             check_chosen(Path(str(ready)), config.views, there)
-        elif config.recipe == "best" and ready is not None:
-            raise ConfigError(f"recipe 'best' fuses views, and {ready} has none: write one with --save-features")
+        elif config.recipe in ("best", "balanced") and ready is not None:
+            raise ConfigError(
+                f"recipe '{config.recipe}' fuses views, and {ready} has none: write one with --save-features"
+            )
         return config
 
     def check(self) -> None:

@@ -1,10 +1,10 @@
-"""Settings that a data set wants, and those of the recipe ``best``."""
+"""Settings that a data set wants, and those of the recipes ``best`` and ``balanced``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BEST", "BEST_OF", "RECIPES", "recipe_of"]
+__all__ = ["BALANCED", "BEST", "BEST_OF", "RECIPES", "recipe_of"]
 
 # settings of the base session, where a data set wants others than the defaults
 RECIPES: dict[str, dict[str, Any]] = {
@@ -44,6 +44,9 @@ BEST_OF: dict[str, dict[str, Any]] = {
     "cub200": _FROM_WEIGHTS,
 }
 
+# and over those by ``--recipe balanced``, where base and new classes count alike: chosen by their harmonic mean
+BALANCED: dict[str, Any] = {"balance": 2.5}
+
 AFTER_FEATURES = ("calibration", "balance", "methods")
 
 
@@ -52,14 +55,14 @@ def recipe_of(dataset: str, recipe: Any, *, ready: bool = False, weights: bool =
 
     Args:
         dataset: its name.
-        recipe: ``best``, or another.
+        recipe: ``best``, ``balanced``, or another.
         ready: whether features are given: then there is no base session to have settings.
         weights: whether networks start from weights that are given; without, none is left as it starts.
     """
     usual = RECIPES.get(dataset, {})
-    if recipe != "best":
+    if recipe not in ("best", "balanced"):
         return usual
-    best = {**BEST, **BEST_OF.get(dataset, {})}
+    best = {**BEST, **BEST_OF.get(dataset, {}), **(BALANCED if recipe == "balanced" else {})}
     if ready:
         return {**usual, **{name: best[name] for name in AFTER_FEATURES if name in best}}
     networks = [network for network in best["networks"] if weights or network.get("epochs", 1)]
