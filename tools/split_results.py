@@ -4,7 +4,8 @@
     python tools/split_results.py results/mini-imagenet     # prints the tables in Markdown, and the command of each row
     python tools/split_results.py results/cub200-paper --figures docs/figures/cub200    # draws all its methods together
 
-Runs with another recipe than ``shared`` have a folder of their own, DATASET-RECIPE.
+Runs with another recipe than ``shared`` have a folder of their own, DATASET-RECIPE, and so have those with several
+orders of the classes, DATASET-orders.
 """
 
 from __future__ import annotations
@@ -154,8 +155,10 @@ def main(places: list[Path], figures: Path | None = None) -> None:
         results = read_json(place)
         if not isinstance(results, dict) or not results.get("methods"):
             raise SystemExit(f"{place} is not the results.json of a run: it has no methods")
-        recipe = (results.get("config") or {}).get("recipe", "shared")
-        folder = ROOT / "results" / (results["dataset"] + ("" if recipe == "shared" else f"-{recipe}"))
+        config = results.get("config") or {}
+        recipe, orders = config.get("recipe", "shared"), config.get("class_orders", 1)
+        kind = ("" if recipe == "shared" else f"-{recipe}") + ("-orders" if orders > 1 else "")
+        folder = ROOT / "results" / f"{results['dataset']}{kind}"
         folder.mkdir(parents=True, exist_ok=True)
         for name, record in split(results).items():
             lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items())

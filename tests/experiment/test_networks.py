@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from faverage.experiment import ConfigError, RunConfig, recipes
 from faverage.experiment.base import train_on
-from faverage.experiment.config import OF_NETWORKS
+from faverage.experiment.config import OF_NETWORKS, within
 from faverage.experiment.pictures import load_pictures, seen_by
 from faverage.experiment.rivals import rival_recipe
 from faverage.experiment.run import finished_run
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.work import mark, read_shared
+from faverage.fscil.heads import unit
+from faverage.vision import BaseModel, extract_features, get_backbone
 from helpers_run import command, numbers, said
 
 RUN = "epochs: 1\nmethods: [prototypes, geometric, logistic]\njobs: 1\n"
@@ -231,14 +234,18 @@ def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.
         ("networks: [{}, {seed: 3}]", "networks: 2: 'seed' is not for one network; these are: backbone, weights"),
         ("networks: [{}, {views: [plain, sideways]}]", "networks: 2: views: unknown view 'sideways'"),
         ("networks: [{}, {views: 2}]", "networks: 2: views must be a list of names, as [plain, rotate-90], got 2"),
-        ("networks: [{epochs: ten}, {}]", "networks: 1: epochs must be a whole number of at least 1, got 'ten'"),
+        ("networks: [{epochs: ten}, {}]", "networks: 1: epochs must be a whole number of at least 0, got 'ten'"),
+        ("networks: [{}, {epochs: 0}]", "networks: 2: epochs: 0 takes a network as its weights are: name some with"),
+        ("epochs: 0\nmethods: [cec]", "epochs: 'cec' needs at least 1, it trains its own network"),
+        ("head: square", "head must be 'linear' or 'cosine', got 'square'"),
         ("networks: [{}, {lr: much}]", "networks: 2: lr must be a number > 0, got 'much'"),
         ("networks: [{}, {weights: none.pth}]", "networks: 2: weights: no such file: none.pth"),
         ("networks: [{}, {start: -1}]", "networks: 2: start must be a whole number of at least 0"),
         ("networks: [{}, {start: 0}]", "networks: 2: it is network 1 once more: give it another start"),
         ("networks: [{}, {start: 1}]\nfeatures: f.npz", "networks need images, and --features has none: leave one"),
         ("recipe: best\nfeatures: f.npz", "no such file of features: f.npz"),
-        ("recipe: finest", "recipe must be 'shared', 'paper' or 'best', got 'finest'"),
+        ("recipe: finest", "recipe must be 'shared', 'paper', 'best' or 'balanced', got 'finest'"),
+        ("passes: 0", "passes must be a whole number of at least 1, got 0"),
         ("mix: 1.5", "mix must be a number from 0 to 1, got 1.5"),
         ("smoothing: 1", "smoothing must be a number from 0 to below 1, got 1"),
         ("jitter: -0.1", "jitter must be a number >= 0, got -0.1"),
@@ -249,6 +256,38 @@ def test_refusals(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         built(text + "\n", tmp_path)
     assert words in str(error.value)
+
+
+def test_a_signed_network_and_one_that_stays_as_it_starts(tmp_path: Path) -> None:
+    torch.save(get_backbone("tiny").state_dict(), tmp_path / "tiny.pt")
+    text = f"{RUN}weights: {tmp_path}/tiny.pt\nhead: cosine\nsigned: true\n"
+    results = done(f"{text}networks: [{{}}, {{signed: false, epochs: 0, views: [flip]}}]\n", tmp_path / "out")
+    assert [network["epochs"] for network in results["networks"]] == [1, 0]
+    trained, start = (BaseModel.load(file) for file in sorted((tmp_path / "out").glob("work/*/base.safetensors")))
+    trained, start = (trained, start) if trained.history["loss"] else (start, trained)
+    assert trained.head == start.head == "cosine" and start.history["loss"] == []
+    assert (trained.backbone.last_relu, start.backbone.last_relu) == (False, True)
+    first = torch.load(tmp_path / "tiny.pt")
+    assert all(torch.equal(first[name], tensor) for name, tensor in start.backbone.state_dict().items())
+    pictures = load_pictures(built(text, tmp_path))
+    rows = np.setdiff1d(pictures.base, pictures.kept)
+    seen = unit(extract_features(start.backbone, pictures.images, rows, transform=start.transform, device="cpu"))
+    assert np.allclose(start.head_weight[2], seen[pictures.labels[rows] == 2].mean(0), atol=1e-5)
+    alone = [recipes.recipe_of("cub200", "best", weights=given)["networks"] for given in (True, False)]
+    assert [len(networks) for networks in alone] == [3, 2]
+
+
+def test_a_budget_of_passes(tmp_path: Path) -> None:
+    text = "views: [both, rotate-90]\nnetworks: [{}, {start: 1, views: [both]}, {start: 2, views: [plain]}]\n"
+    names = {n: built(f"{text}passes: {n}\n", tmp_path).view_names for n in (1, 2, 4, 5, 6, 9)}
+    assert names[1] == ["plain"] and names[2] == ["both"]  # one network alone is the run's own
+    assert names[4] == ["network 1: both", "network 2: both"]
+    assert names[5] == [*names[4], "network 3: plain"]
+    assert names[6] == names[9] == built(text, tmp_path).view_names
+    file = ["network 1: both", "network 1: rotate-90", "network 2: both"]
+    assert within([file], 4, ready=True) == [[file[0], file[2]]] and within([file], 5, ready=True) == [file]
+    with pytest.raises(ConfigError, match="passes: a view of these features takes at least 2, got 1"):
+        within([file[:1]], 1, ready=True)
 
 
 def test_weights_that_are_none_say_whose_they_are(tmp_path: Path) -> None:
@@ -275,6 +314,7 @@ def test_the_recipe_best_lies_under_the_file(tmp_path: Path, monkeypatch: pytest
     plain, best = built("seed: 0\n", tmp_path), built("recipe: best\n", tmp_path)
     assert best == built("seed: 0\n", tmp_path, recipe="best") and best != replace(plain, recipe="best")
     assert best.epochs == recipes.BEST.get("epochs", plain.epochs) and best.dataset == "digits"
+    assert built("recipe: balanced\n", tmp_path) == replace(best, recipe="balanced", **recipes.BALANCED)
     assert set(recipes.BEST) <= set(best.to_dict()) and all(
         set(n) <= set(OF_NETWORKS) for n in recipes.BEST.get("networks", [])
     )

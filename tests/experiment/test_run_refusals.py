@@ -46,8 +46,8 @@ def test_half_a_zip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("epochs: ten", "epochs must be a whole number of at least 1, got 'ten'"),
-        ("epochs: true", "epochs must be a whole number of at least 1, got True"),
+        ("epochs: ten", "epochs must be a whole number of at least 0, got 'ten'"),
+        ("epochs: true", "epochs must be a whole number of at least 0, got True"),
         ("methods: 3", "methods must be names, as 'afa, vote' or [afa, vote], got 3"),
         ("methods:", "methods must be names, as 'afa, vote' or [afa, vote], got None"),
         ("methods: [3]", "unknown method '3'; known are: "),

@@ -162,7 +162,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         (("--seeds", "-1"), "seeds must be whole numbers"),
         (("--draws", 0), "draws must be a whole number of at least 1"),
         (("--class-orders", 0), "class_orders must be a whole number of at least 1"),
-        (("--recipe", "mine"), "recipe must be 'shared', 'paper' or 'best', got 'mine'"),
+        (("--recipe", "mine"), "recipe must be 'shared', 'paper', 'best' or 'balanced', got 'mine'"),
         (("--methods", "icarl"), "unknown method 'icarl'"),
         (("--methods", "fact", "--features", "f.npz"), "'fact' trains its own network on images"),
     ]:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from faverage.errors import ConfigError
 from faverage.experiment.config import RIVAL_METHODS, RunConfig
@@ -18,6 +20,7 @@ from faverage.experiment.pictures import Pictures, load_pictures, seen_by
 from faverage.experiment.resume import read_left, trained, with_weights, write_left
 from faverage.features import FeatureSet
 from faverage.fscil.heads import base_heads, unit
+from faverage.vision.backbones import backbone_config, get_backbone
 
 if TYPE_CHECKING:
     from faverage.vision import BaseModel, Team
@@ -173,14 +176,16 @@ def _longest(file: Path, seconds: float) -> float:
 def train_on(
     config: RunConfig, pictures: Pictures, rows: Array, checkpoint: Path | None = None, team: Team | None = None
 ) -> BaseModel:
-    """Train the base session of a run on some rows of its images."""
+    """Train the base session of a run on some rows of its images; without epochs, take the network as it is."""
     from faverage.vision import Team, train_base
 
+    if not config.epochs:
+        return as_it_is(config, pictures, rows)
     train = partial(
         train_base,
         pictures.images,
         pictures.labels,
-        backbone=config.backbone if config.weights is None else with_weights(config.backbone, config.weights),
+        backbone=start_of(config) if config.weights or config.signed else config.backbone,
         indices=rows,
         epochs=config.epochs,
         batch_size=config.batch_size,
@@ -198,6 +203,29 @@ def train_on(
         rotations=config.rotations,
         mix=config.mix,
         smoothing=config.smoothing,
-        head="cosine" if config.rotations else "linear",
+        head="cosine" if config.rotations else config.head,
     )
     return train() if checkpoint is None else trained(train, checkpoint, team or Team())
+
+
+def start_of(config: RunConfig) -> nn.Module:
+    """Return the backbone before base training, with the weights of the settings, or fresh ones by the seed."""
+    options = {"last_relu": False} if config.signed else {}
+    if config.weights is not None:
+        return with_weights(config.backbone, config.weights, **options)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(config.training_seed)
+        return get_backbone(config.backbone, **options)
+
+
+def as_it_is(config: RunConfig, pictures: Pictures, rows: Array) -> BaseModel:
+    """Return a network that is not trained: its head are the mean features of some rows ``(n,)``, by their cosines."""
+    from faverage.vision import BaseModel, extract_features
+
+    backbone = start_of(config).eval()
+    found = extract_features(backbone, pictures.images, rows, transform=pictures.transform, device=config.device)
+    features, labels = unit(found), pictures.labels[rows]
+    means = np.stack([features[labels == c].mean(0) for c in range(len(pictures.sessions[0]))])
+    history: dict[str, list[float]] = {"loss": [], "accuracy": [], "lr": [], "seconds": []}
+    about = {"backbone": backbone_config(backbone), "head": {"kind": "cosine"}, "ran": {"step": "none"}}
+    return BaseModel(backbone, "cosine", torch.from_numpy(means), None, 16.0, pictures.transform, history, 0.0, about)

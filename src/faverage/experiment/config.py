@@ -19,6 +19,7 @@ from faverage.fscil import FewShotLearner
 from faverage.fscil.fusers import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
 from faverage.rivals import RIVALS
+from faverage.vision.views import View, looks
 
 __all__ = ["AFTER_BASE", "DEFAULT_METHODS", "SETTINGS", "ConfigError", "RunConfig", "all_methods", "read_yaml"]
 
@@ -73,12 +74,13 @@ class RunConfig:
         option=True,
         shown="the fusers",
     )
-    recipe: Literal["shared", "paper", "best"] = setting(
+    recipe: Literal["shared", "paper", "best", "balanced"] = setting(
         "shared",
         "how to train: shared, all methods with the same backbone, crops and epochs of the base session; paper, each "
-        "rival with those of its own paper; best, as shared, with recipes.BEST under what is given",
+        "rival with those of its own paper; best, as shared, with recipes.BEST under what is given; balanced, the same "
+        "with as much weight on new classes as on base classes",
         stage="rivals",
-        option="shared; best: views, networks; paper: rivals' own.",
+        option="shared; best or balanced: views, networks; paper: rivals' own.",
     )
     seed: int = setting(0, "seed of everything random", at_least=0, at_most=_MOST_SEED, varies=False, option=True)
     seeds: tuple[int, ...] | None = setting(
@@ -108,7 +110,12 @@ class RunConfig:
         None, "a checkpoint for the backbone to start from", path=True, of="network", option=True
     )
     epochs: int = setting(
-        57, "epochs of the base session", at_least=1, of="network", option=True, shown="the data set's"
+        57,
+        "epochs of the base session; 0: the network stays as its weights are, and nearest means are its head",
+        at_least=0,
+        of="network",
+        option=True,
+        shown="the data set's",
     )
     rival_epochs: int | None = setting(
         None,
@@ -150,6 +157,15 @@ class RunConfig:
         below=1,
         of="network",
     )
+    head: Literal["linear", "cosine"] = setting(
+        "linear", "of base training; with rotations always cosine", of="network", rivals=False
+    )
+    signed: bool = setting(
+        False,
+        "whether features may be negative: the last ReLU of the backbone is left out",
+        of="network",
+        rivals=False,
+    )
     rotations: bool = setting(
         False, "train on classes and rotations together, with a cosine head", of="network", rivals=False
     )
@@ -181,6 +197,17 @@ class RunConfig:
         option="How many of the settings' views to fuse; 1 is fast.",
         typed=int,
         shown="all",
+    )
+    passes: int | None = setting(
+        None,
+        "how many passes of a backbone an image may take: of all views the first of each network, then the second of "
+        "each, as long as they fit; a view of both sides takes two",
+        at_least=1,
+        stage="none",
+        rivals=False,
+        varies=False,
+        option="How many passes of a backbone an image may take.",
+        shown="all views",
     )
     networks: tuple[dict[str, Any], ...] = setting(
         (), "settings of each network, laid over those of the run; none: the run's own", stage="views", rivals=False
@@ -252,7 +279,8 @@ class RunConfig:
         if name not in benchmark_names():
             raise ConfigError(f"unknown dataset '{name}'; known are: {', '.join(benchmark_names())}")
         explicit = {**settings, **given}
-        usual = recipe_of(name, explicit.get("recipe"), ready=explicit.get("features") is not None)
+        there_are = {"ready": explicit.get("features") is not None, "weights": explicit.get("weights") is not None}
+        usual = recipe_of(name, explicit.get("recipe"), **there_are)
         layers = [usual, settings, given]
         merged = {**usual, **explicit, "dataset": name}
         for key in merged:
@@ -278,8 +306,10 @@ class RunConfig:
         config = _settled(config, count)
         if there is not None:
             check_chosen(Path(str(ready)), config.views, there)
-        elif config.recipe == "best" and ready is not None:
-            raise ConfigError(f"recipe 'best' fuses views, and {ready} has none: write one with --save-features")
+        elif config.recipe in ("best", "balanced") and ready is not None:
+            raise ConfigError(
+                f"recipe '{config.recipe}' fuses views, and {ready} has none: write one with --save-features"
+            )
         return config
 
     def check(self) -> None:
@@ -292,6 +322,8 @@ class RunConfig:
         rivals = [method for method in self.methods if method in RIVAL_METHODS]
         if rivals and self.features is not None:
             raise ConfigError(f"'{rivals[0]}' trains its own network on images, and --features has none: leave one out")
+        if rivals and self.recipe != "paper" and not self.epochs:
+            raise ConfigError(f"epochs: '{rivals[0]}' needs at least 1, it trains its own network")
         check_settings(self, SETTINGS)
         for number, one in enumerate(self.each if self.networks else (), 1):
             try:
@@ -406,8 +438,8 @@ def _settled(config: RunConfig, count: int | None) -> RunConfig:
     """Return checked settings as the run has them.
 
     Networks that would be trained alike, and have no ``start`` of their own, start by their places. Of all views the
-    first ``count`` are taken, and networks that have none of them are left out. A network that is alone then is the
-    run's own.
+    first ``count`` are taken, or those that ``passes`` affords, and networks that have none of them are left out. A
+    network that is alone then is the run's own.
     """
     ones = config.each
     networks = _started(config, ones)
@@ -418,14 +450,49 @@ def _settled(config: RunConfig, count: int | None) -> RunConfig:
             raise ConfigError(f"views must be a number from 1 to {total}, the views of the settings, got {count}")
         ends = [sum(map(len, views[:k])) for k in range(len(views))]
         views = [names[: count - end] for names, end in zip(views, ends, strict=True) if end < count]
+    if config.passes is not None:
+        views = within(views, config.passes, ready=config.features is not None)
     if not networks:
         return replace(config, views=tuple(views[0]))
-    pairs = list(zip(networks, views, strict=False))
+    pairs = [(network, names) for network, names in zip(networks, views, strict=False) if names]
     if len(pairs) == 1:
         return _alone(config, {**pairs[0][0], "views": pairs[0][1]})
     usual = list(config.views)
     own = [net if names == net.get("views", usual) else {**net, "views": names} for net, names in pairs]
     return replace(config, networks=tuple(own))
+
+
+def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[list[str]]:
+    """Return of the views of each network what a number of passes affords: the first of each, then the second of each.
+
+    Args:
+        views: names, by network.
+        passes: of a backbone, for one image.
+        ready: whether these are names in a file of features: then none can be replaced by one side of it.
+
+    >>> within([["both", "both, rotate-90"], ["both"]], 5)
+    [['both'], ['both']]
+    >>> within([["both", "both, rotate-90"], ["both"]], 1)
+    [['plain'], []]
+    """
+    if ready:  # one list, with the networks in the names
+        networks: dict[str, list[str]] = {}
+        for name in views[0]:
+            networks.setdefault(name.rpartition(": ")[0], []).append(name)
+        taken = [name for names in within(list(networks.values()), passes) for name in names]
+        chosen = [name for name in views[0] if name in taken]
+        if not chosen:
+            least = min(map(looks, views[0]))
+            raise ConfigError(f"passes: a view of these features takes at least {least}, got {passes}")
+        return [chosen]
+    left, taken_by = passes, [list[str]() for _ in views]
+    for place, k in sorted((place, k) for k, names in enumerate(views) for place in range(len(names))):
+        if looks(views[k][place]) <= left:
+            taken_by[k].append(views[k][place])
+            left -= looks(views[k][place])
+    if not any(taken_by):
+        taken_by[0] = [View.parse(views[0][0].rpartition(": ")[2]).looks[0].name]
+    return taken_by
 
 
 def _started(config: RunConfig, ones: tuple[RunConfig, ...]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from faverage.experiment.rivals import rival_recipe
 from faverage.fscil.fusers import ALONE
 from faverage.rivals import RIVALS, get_rival
-from faverage.vision import View
+from faverage.vision.views import looks
 
 if TYPE_CHECKING:
     from faverage.experiment.config import RunConfig
@@ -41,31 +41,19 @@ def costs_of(
     networks = features.networks or ([features.base] if features.base else [])
     if method in RIVALS:
         recipe, wants = rival_recipe(method, config)
-        looks = [(wants.get("backbone", config.backbone), get_rival(method).passes(recipe))]
+        seen = [(wants.get("backbone", config.backbone), get_rival(method).passes(recipe))]
     else:
         views = [(one.backbone, view) for one in config.each for view in one.views] if pictures else []
         views = views or [("", name) for name in features.views]
-        looks = [(backbone, _looks(name)) for backbone, name in (views[:1] if method in ALONE else views)]
+        seen = [(backbone, looks(name)) for backbone, name in (views[:1] if method in ALONE else views)]
         own = own + sum(n["seconds"] + n["features_seconds"] for n in networks) if own and networks else None
-    operations = [n * flops(backbone, pictures.transform.size) for backbone, n in looks] if pictures else None
+    operations = [n * flops(backbone, pictures.transform.size) for backbone, n in seen] if pictures else None
     return {
-        "passes": sum(n for _, n in looks),
+        "passes": sum(n for _, n in seen),
         "flops": sum(operations) if operations is not None else None,
         "base_seconds": own,
         "session_seconds": sum(later) / len(later) if later and None not in later else None,
     }
-
-
-def _looks(name: str) -> int:
-    """Return how many passes a view takes; one where a file of features has a name of its own for it.
-
-    >>> _looks("network 2: both, rotate-90"), _looks("plain"), _looks("infrared")
-    (2, 1, 1)
-    """
-    try:
-        return len(View.parse(name.rpartition(": ")[2]).looks)
-    except ValueError:
-        return 1
 
 
 @functools.cache

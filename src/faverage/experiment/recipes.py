@@ -1,10 +1,10 @@
-"""Settings that a data set wants, and those of the recipe ``best``."""
+"""Settings that a data set wants, and those of the recipes ``best`` and ``balanced``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BEST", "BEST_OF", "RECIPES", "recipe_of"]
+__all__ = ["BALANCED", "BEST", "BEST_OF", "RECIPES", "recipe_of"]
 
 # settings of the base session, where a data set wants others than the defaults
 RECIPES: dict[str, dict[str, Any]] = {
@@ -12,7 +12,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "mini-imagenet": {"crop": 64, "epochs": 100},
     "tiered-imagenet": {"crop": 64, "epochs": 100},
     "cifar100": {"backbone": "resnet18_small"},
-    "cub200": {"backbone": "resnet18_large", "lr": 0.02, "area": 0.25},
+    "cub200": {"backbone": "resnet18_large", "lr": 0.02, "area": 0.25, "head": "cosine", "signed": True},
     "fgvc-aircraft": {"backbone": "resnet18_large", "lr": 0.01},
 }
 
@@ -29,23 +29,41 @@ BEST: dict[str, Any] = {
 
 # and over those, where a data set wants others
 _LONG: dict[str, Any] = {"epochs": 150, "networks": [{}, {"mix": 0.5, "epochs": 130}]}
-BEST_OF: dict[str, dict[str, Any]] = {"mini-imagenet": _LONG, "tiered-imagenet": _LONG}
+# photos from trained weights: rotations and a gentle rate, the usual network beside it, and what it started from
+_FROM_WEIGHTS: dict[str, Any] = {
+    "networks": [
+        {"lr": 0.01, "weight_decay": 1e-4, "epochs": 50},
+        {"rotations": False, "batch_size": 128, "lr": 0.02, "views": ["both"]},
+        {"rotations": False, "signed": False, "epochs": 0, "views": ["both"]},
+    ],
+    "hold_out": 3,
+}
+BEST_OF: dict[str, dict[str, Any]] = {
+    "mini-imagenet": _LONG,
+    "tiered-imagenet": _LONG,
+    "cub200": _FROM_WEIGHTS,
+}
+
+# and over those by ``--recipe balanced``, where base and new classes count alike: chosen by their harmonic mean
+BALANCED: dict[str, Any] = {"balance": 2.5}
 
 AFTER_FEATURES = ("calibration", "balance", "methods")
 
 
-def recipe_of(dataset: str, recipe: Any, *, ready: bool = False) -> dict[str, Any]:
+def recipe_of(dataset: str, recipe: Any, *, ready: bool = False, weights: bool = False) -> dict[str, Any]:
     """Return the settings that lie over the defaults and under what a person gives.
 
     Args:
         dataset: its name.
-        recipe: ``best``, or another.
+        recipe: ``best``, ``balanced``, or another.
         ready: whether features are given: then there is no base session to have settings.
+        weights: whether networks start from weights that are given; without, none is left as it starts.
     """
     usual = RECIPES.get(dataset, {})
-    if recipe != "best":
+    if recipe not in ("best", "balanced"):
         return usual
-    best = {**BEST, **BEST_OF.get(dataset, {})}
+    best = {**BEST, **BEST_OF.get(dataset, {}), **(BALANCED if recipe == "balanced" else {})}
     if ready:
         return {**usual, **{name: best[name] for name in AFTER_FEATURES if name in best}}
-    return {**usual, **best}
+    networks = [network for network in best["networks"] if weights or network.get("epochs", 1)]
+    return {**usual, **best, "networks": networks}

@@ -67,10 +67,10 @@ def key_of(file: Path) -> str:
     return f"{file.parent.name}/{file.name}"
 
 
-def with_weights(backbone: str, file: str) -> nn.Module:
+def with_weights(backbone: str, file: str, **options: Any) -> nn.Module:
     """Return a backbone that starts from a checkpoint; ConfigError where that is none, or is not of such a backbone."""
     try:
-        return load_weights(get_backbone(backbone), Path(file).expanduser())
+        return load_weights(get_backbone(backbone, **options), Path(file).expanduser())
     except CheckpointError as error:
         expected = "expected a state dict, as .safetensors or written by torch.save"
         raise ConfigError(f"weights: {error.what} is no checkpoint", what="weights", hint=expected) from None

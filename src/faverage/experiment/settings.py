@@ -182,6 +182,8 @@ def _check_backbone(config: RunConfig) -> None:
 
     if config.backbone not in backbone_names():
         raise ConfigError(f"unknown backbone {config.backbone!r}; known are: {', '.join(backbone_names())}")
+    if not config.epochs and config.weights is None and config.features is None:
+        raise ConfigError("epochs: 0 takes a network as its weights are: name some with --weights, or train")
     if config.weights is not None and not Path(config.weights).expanduser().is_file():
         raise ConfigError(
             f"weights: no such file: {config.weights}; expected a checkpoint of {config.backbone}: correct the path, "

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from faverage.deprecation import renamed
 
-__all__ = ["View", "get_views", "view_of_today"]
+__all__ = ["View", "get_views", "looks", "view_of_today"]
 
 _WORDS = re.compile(r"rotate-(?P<rotation>90|180|270)|(?P<flip>flip)|(?P<both>both)|zoom-(?P<zoom>0\.\d+)")
 _OLD_WORDS = re.compile(r"(?:^|(?<=,)|(?<=, )|(?<=: ))(?:turn-([123])|mirror)(?=,|$)")
@@ -110,6 +110,18 @@ class View:
             centre = images[:, :, first : first + inner, first : first + inner]
             images = F.interpolate(centre, size=(side, side), mode="bilinear", align_corners=False)
         return images
+
+
+def looks(name: str) -> int:
+    """Return how many passes a view takes; one where a file of features has a name of its own for it.
+
+    >>> looks("network 2: both, rotate-90"), looks("plain"), looks("infrared")
+    (2, 1, 1)
+    """
+    try:
+        return len(View.parse(name.rpartition(": ")[2]).looks)
+    except ValueError:
+        return 1
 
 
 def get_views(views: Sequence[str | View]) -> tuple[View, ...]:

@@ -193,7 +193,7 @@ WRONG = {
     "over: {epochs: []}": "over: epochs must be a list of values, and not an empty one",
     "over: {epochs: 3}": "over: epochs must be a list of values",
     "over: {epochs: [1, 1]}": "over: epochs has 1 more than once",
-    "over: {epochs: [1, none]}": "epochs must be a whole number of at least 1, got 'none'",
+    "over: {epochs: [1, none]}": "epochs must be a whole number of at least 0, got 'none'",
     "over: {seed: [1]}": "over cannot vary 'seed'",
     "over: {dataset: [digits]}": "a sweep is of one data set",
     "epochs: 1\nover: {epochs: [1]}": "'epochs' stands under over and beside it",
