@@ -70,7 +70,9 @@ class TestFuser:
         assert fuser.weights_[0] > fuser.weights_[1:].max()
         np.testing.assert_allclose(fuser.weights_.sum() + fuser.median_share_, 1)
         assert (np.diff(fused, axis=1) >= 0).all()
-        wis = [weighted_interval_score(truth, q, LEVELS).mean() for q in (fused, np.nanmean(new, 1), np.nanmedian(new, 1))]
+        wis = [
+            weighted_interval_score(truth, q, LEVELS).mean() for q in (fused, np.nanmean(new, 1), np.nanmedian(new, 1))
+        ]
         assert wis[0] < 0.9 * min(wis[1:])
 
     def test_weights_are_those_of_the_linear_programme(self) -> None:
@@ -93,7 +95,10 @@ class TestFuser:
         group = np.arange(600) % 2
         z[group == 1] = z[group == 1][:, [1, 0, 2]]  # the good member is another one there
         fuser = QuantileFuser(LEVELS).fit(z, y, groups=group, dates=np.arange(600) // 20)
-        assert fuser.group_weights_[0][0] > fuser.group_weights_[0][1] and fuser.group_weights_[1][1] > fuser.group_weights_[1][0]
+        assert (
+            fuser.group_weights_[0][0] > fuser.group_weights_[0][1]
+            and fuser.group_weights_[1][1] > fuser.group_weights_[1][0]
+        )
         assert fuser.shares_["weights by group"] > 0.9
         assert fuser.predict(z[:3], groups=[0, 1, 7]).shape == (3, 5)  # group 7 is new: the weights of all
         with pytest.raises(UserError, match="groups to predict if and only if fit had them"):
