@@ -43,7 +43,9 @@ def hub(tmp_path: Path) -> Path:
                     end = week + timedelta(7 * horizon)
                     middle = truth[end, place] + noise * rng.normal()
                     task = [week, "admissions", horizon, end, place, "quantile"]
-                    rows += [[*task, tau, round(max(middle + noise * z, 0), 3)] for tau, z in zip(LEVELS, Z, strict=True)]
+                    rows += [
+                        [*task, tau, round(max(middle + noise * z, 0), 3)] for tau, z in zip(LEVELS, Z, strict=True)
+                    ]
             write(tmp_path / f"hub/model-output/{model}/{week}-{model}.csv", rows)
     return tmp_path / "hub"
 
@@ -79,7 +81,21 @@ def test_weights_know_nothing_of_the_date_or_later(hub: Path) -> None:
     for day, lines in ((WEEKS[4] - timedelta(1), known), (WEEKS[4], versions)):
         (hub / f"target-data/known_{day}.csv").write_text("\n".join([truth[0], *lines]))
     fuse_hub(hub, hub.parent / "b", truth="target-data/known_*.csv")
-    assert (hub.parent / "a" / ours).read_text() == (hub.parent / "b" / ours).read_text()
+    dated = [f"{line},{day}" for day, lines in ((WEEKS[3], known), (WEEKS[4], versions)) for line in lines]
+    (hub / "target-data/time-series.csv").write_text("\n".join([truth[0] + ",as_of", *dated]))
+    fuse_hub(hub, hub.parent / "c")
+    assert len({(hub.parent / name / ours).read_text() for name in "abc"}) == 1
+
+
+def test_parquet_files_are_read_as_csv_files_are(hub: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    fuse_hub(hub, hub.parent / "a")
+    for path in (hub / "model-output/Team-good").iterdir():
+        frame = pandas.read_csv(path, dtype={"location": str}, parse_dates=["reference_date", "target_end_date"])
+        frame.to_parquet(path.with_suffix(".parquet"))
+        path.unlink()
+    fuse_hub(hub, hub.parent / "b")
+    assert (hub.parent / "a/scores.csv").read_text() == (hub.parent / "b/scores.csv").read_text()
 
 
 def change(hub: Path, old: str, new: str, file: str = f"Team-bad/{WEEKS[2]}-Team-bad.csv") -> None:

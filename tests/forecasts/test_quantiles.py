@@ -1,5 +1,7 @@
 """Fusing of quantiles, and the scores of quantiles."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy.optimize import linprog
@@ -16,6 +18,7 @@ from faverage.forecasts import (
     weighted_interval_score,
 )
 from faverage.forecasts.quantiles import _Problem, columns_of, margins
+from helpers_paths import ROOT
 
 LEVELS = np.array([0.025, 0.25, 0.5, 0.75, 0.975])
 Z = norm.ppf(LEVELS)
@@ -153,3 +156,17 @@ class TestFuser:
             QuantileFuser(LEVELS).fit(*change(*forecasts(20)))
         with pytest.raises(UserError, match="not fitted yet"):
             QuantileFuser(LEVELS).predict(forecasts(20)[0])
+
+
+def test_the_example_of_the_docs(capsys) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/forecasts.md").read_text(), re.DOTALL)
+    space: dict = {}
+    exec(compile(block, "docs/forecasts.md", "exec"), space)
+    y, z = space["y"][space["new"]], space["z"][space["new"]]
+    ours, *others = (
+        weighted_interval_score(y, q, space["levels"]).mean()
+        for q in (space["fused"], z.mean(1), *z.transpose(1, 0, 2))
+    )
+    assert round(ours, 1) == 2.7 and round(min(others), 1) == 2.9 and round(others[0], 1) == 4.1
+    assert round(coverage(y, space["fused"][:, 0], space["fused"][:, -1]), 2) == 0.97
+    assert capsys.readouterr().out

@@ -169,7 +169,7 @@ def forecasts(
     ] = None,
     without: Annotated[list[str] | None, typer.Option(help="Pattern of models to leave out.")] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Widen or narrow intervals to their coverage on earlier dates.")
+        bool, typer.Option("--calibrate", help="Widen intervals that held too little on earlier dates.")
     ] = False,
 ) -> None:
     """Fuse the quantile forecasts of a hub, date by date, with weights learned from earlier dates alone.

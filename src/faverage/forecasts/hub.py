@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from faverage.errors import UserError
-from faverage.forecasts.quantiles import QuantileFuser, plain_centre
+from faverage.forecasts.quantiles import QuantileFuser
 from faverage.forecasts.scores import coverage, weighted_interval_score
 from faverage.prediction_files.base import Listener, count, some
 from faverage.prediction_files.read import csv_rows, read_parquet
@@ -202,7 +202,8 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     else:
         frame = read_parquet(path)
         yield 0, [str(c) for c in frame.columns]
-        yield from enumerate(([str(cell) for cell in row] for row in frame.itertuples(index=False)), start=1)
+        for line, row in enumerate(frame.itertuples(index=False), start=1):
+            yield line, [str(cell).removesuffix(" 00:00:00") for cell in row]  # of dates that are stored as times
 
 
 def _read(files: list[tuple[str, str, Path]], target: str | None, horizons: set[str], listener: Listener) -> Forecasts:
@@ -386,7 +387,7 @@ def _walk(
         known = truth.at(str(date), found.keys)
         past = np.flatnonzero((found.date < date) & ~np.isnan(known) & present[:, here].any(1))
         if len(past) == 0:  # nothing to learn from yet
-            fused[now] = plain_centre(z[now])
+            fused[now] = plain["mean"][now]
             continue
         fuser = QuantileFuser(found.levels, calibrate=calibrate)
         fuser.fit(z[past][:, here], known[past], dates=found.date[past])

@@ -2,7 +2,7 @@
 
 z_ikq is the quantile of member k at level τ_q for row i. A member that is missing in a row is filled in with the mean
 of those present; the median of those present is one more column, which no wild member moves. With w on the simplex of
-all K + 1 columns, and c half the plain mean and half the median, w minimises
+all K + 1 columns, and c the plain mean of the members, w minimises
 
     Σ_i ω_i / s_i Σ_q ρ_τq( y_i − w · z_iq ) / L₀  +  λ | w − c |²
 
@@ -23,10 +23,10 @@ from faverage.forecasts.scores import check_levels, pinball_loss
 from faverage.threads import few_threads
 
 Array = NDArray[Any]
-STRENGTHS = (3.0, 1.0, 0.3)  # λ, from nearly the plain centre to nearly free weights
+STRENGTHS = (3.0, 1.0, 0.3)  # λ, from nearly the plain mean to nearly free weights
 _GROUP_STRENGTH = 1.0  # λ of a group's weights, which are drawn to those of all groups
 _FOLDS = 4
-_CELLS = 100_000  # rows times levels that weights are fitted to, at most
+_CELLS = 50_000  # rows times levels that weights are fitted to, at most
 _LEAST_SPREAD = 0.05  # of the median of all spreads: rows of less spread count as if they had this
 _STEPS, _TOLERANCE = 30, 1e-4
 _SHARPNESS = 0.5  # candidates weigh (held-out loss)^(-_SHARPNESS x number of dates)
@@ -35,14 +35,14 @@ _SHARPNESS = 0.5  # candidates weigh (held-out loss)^(-_SHARPNESS x number of da
 class QuantileFuser:
     """Quantiles of K models, fused by learned weights.
 
-    Candidates are the plain centre of the members (half their mean, half their median) and weights on the simplex that
-    are drawn to it more or less; where groups are given, also weights of each group's own, drawn to those of all. Each
-    has a share by its pinball loss on dates that were held out.
+    Candidates are the plain mean of the members and weights on the simplex that are drawn to it more or less; where
+    groups are given, also weights of each group's own, drawn to those of all. Each has a share by its pinball loss on
+    dates that were held out.
 
     Args:
         levels: of the quantiles ``(Q,)``, increasing, between 0 and 1.
-        calibrate: widen or narrow intervals to their coverage on the dates that were held out (conformalised quantile
-            regression), by group where there are groups.
+        calibrate: widen intervals that held too little on the dates that were held out (conformalised quantile
+            regression), by group where there are groups. None is narrowed: held-out dates are kinder than coming ones.
 
     Attributes:
         weights_: ``(K,)``, weights of the members, which with ``median_share_`` sum to one; of a member that is missing
@@ -108,8 +108,7 @@ class QuantileFuser:
         blocks = int(order.max()) + 1
         fold = order * min(_FOLDS, blocks) // blocks
         names = list(np.unique(group))
-        centre = np.full(z.shape[1] + 1, 0.5 / z.shape[1])
-        centre[-1] = 0.5
+        centre = np.append(np.full(z.shape[1], 1 / z.shape[1]), 0.0)
         problem = _Problem(columns, y, levels, weight / spread, group, names, centre)
         with few_threads(float(problem.rows.size) * len(levels) * z.shape[1] ** 2):
             every = problem.solve(np.ones(len(y), dtype=bool))
@@ -165,10 +164,10 @@ class QuantileFuser:
 def margins(fused: Array, y: Array, levels: Array, weight: Array, spread: Array) -> Array:
     """Return how far to move each quantile ``(Q,)``, in spreads of a row, so that intervals have their coverage.
 
-    The levels τ and 1 − τ are the ends of an interval, and are moved outwards (or inwards) by the same margin: with r
-    rows of equal weight, the ⌈(r + 1)(1 − 2τ)⌉-th smallest of max(low − y, y − high), or the largest where there are
-    too few (conformalised quantile regression; Romano, Patterson and Candès, 2019). A level whose mirror image is not
-    there is moved alone; the median stays.
+    The levels τ and 1 − τ are the ends of an interval, and are moved outwards by the same margin: with r rows of equal
+    weight, the ⌈(r + 1)(1 − 2τ)⌉-th smallest of max(low − y, y − high), or the largest where there are too few
+    (conformalised quantile regression; Romano, Patterson and Candès, 2019); they stay where that is negative. A level
+    whose mirror image is not there is moved alone; the median stays.
 
     Args:
         fused: quantiles ``(r, Q)`` of rows that were held out.
@@ -192,7 +191,7 @@ def margins(fused: Array, y: Array, levels: Array, weight: Array, spread: Array)
         order = np.argsort(scores, kind="stable")
         below = np.cumsum(weight[order])
         rank = int(np.searchsorted(below, held * (below[-1] + weight.mean()) * (1 - 1e-12)))
-        found[q] = np.sign(levels[q] - 0.5) * scores[order[min(rank, len(order) - 1)]]
+        found[q] = np.sign(levels[q] - 0.5) * max(scores[order[min(rank, len(order) - 1)]], 0.0)
     return found
 
 
@@ -238,12 +237,6 @@ def columns_of(z: Array) -> tuple[Array, Array]:
     return np.concatenate([np.where(missing, mean[:, None], z), median[:, None]], 1), spread
 
 
-def plain_centre(z: Array) -> Array:
-    """Return half the mean and half the median of the members present ``(n, Q)``, for quantiles ``(n, K, Q)``."""
-    centre: Array = (np.nanmean(z, 1) + np.nanmedian(z, 1)) / 2
-    return centre
-
-
 class _Problem:
     """The weights of all candidates on any part of the rows."""
 
@@ -259,10 +252,9 @@ class _Problem:
     def solve(self, use: Array, start: dict[str, dict[Any, Array]] | None = None) -> dict[str, dict[Any, Array]]:
         """Return for each candidate the weights ``(C,)`` of each group, fitted to the rows ``use`` ``(n,)``."""
         rows = self.rows[use[self.rows]]
+        rows = rows if len(rows) else np.flatnonzero(use)
         parts = {g: rows[self.group[rows] == g] for g in self.names} if len(self.names) > 1 else {}
         found = {"plain": {g: self.centre for g in self.names}}
-        if len(rows) == 0:
-            rows = np.flatnonzero(use)
         weights = self.centre
         for strength in STRENGTHS:
             name = f"weights, {strength:g}"
