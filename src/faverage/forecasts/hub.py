@@ -393,7 +393,7 @@ def _walk(
         fuser.fit(z[past][:, here], known[past], dates=found.date[past])
         fused[now] = fuser.predict(z[now][:, here])
         shares = dict(zip(np.array(names)[here].tolist(), fuser.weights_.tolist(), strict=True))
-        weights += [(str(date), name, w) for name, w in {**shares, "(median)": fuser.median_share_}.items()]
+        weights += [(str(date), name, w) for name, w in {**shares, **fuser.pooled_weights_}.items()]
     if not (z < 0).any():
         fused = np.maximum(fused, 0.0)  # margins of calibration may lead below
     listener.progress("fusing", len(dates), len(dates))

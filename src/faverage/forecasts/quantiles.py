@@ -1,8 +1,9 @@
 """Quantiles of several models, fused to one set of quantiles that never cross.
 
 z_ikq is the quantile of member k at level τ_q for row i. A member that is missing in a row is filled in with the mean
-of those present; the median of those present is one more column, which no wild member moves. With w on the simplex of
-all K + 1 columns, and c the plain mean of the members, w minimises
+of those present. Two more columns are the median of those present, which no wild member moves, and their linear pool,
+the quantiles of the mixture of their distributions, which is the wider the less they agree. With w on the simplex of
+all K + 2 columns, and c three quarters of the plain mean of the members and one of the pool, w minimises
 
     Σ_i ω_i / s_i Σ_q ρ_τq( y_i − w · z_iq ) / L₀  +  λ | w − c |²
 
@@ -25,9 +26,11 @@ from faverage.threads import few_threads
 Array = NDArray[Any]
 STRENGTHS = (3.0, 1.0, 0.3)  # λ, from nearly the plain mean to nearly free weights
 _GROUP_STRENGTH = 1.0  # λ of a group's weights, which are drawn to those of all groups
+_POOLED = 0.25  # of the linear pool in the average that weights are drawn to
 _FOLDS = 4
 _CELLS = 50_000  # rows times levels that weights are fitted to, at most
 _LEAST_SPREAD = 0.05  # of the median of all spreads: rows of less spread count as if they had this
+_CHUNK = 1000  # rows that are pooled at a time
 _STEPS, _TOLERANCE = 30, 1e-4
 _SHARPNESS = 0.5  # candidates weigh (held-out loss)^(-_SHARPNESS x number of dates)
 
@@ -35,9 +38,9 @@ _SHARPNESS = 0.5  # candidates weigh (held-out loss)^(-_SHARPNESS x number of da
 class QuantileFuser:
     """Quantiles of K models, fused by learned weights.
 
-    Candidates are the plain mean of the members and weights on the simplex that are drawn to it more or less; where
-    groups are given, also weights of each group's own, drawn to those of all. Each has a share by its pinball loss on
-    dates that were held out.
+    Candidates are a fixed average of the members (three quarters the plain mean of their quantiles, one quarter their
+    linear pool) and weights on the simplex that are drawn to it more or less; where groups are given, also weights of
+    each group's own, drawn to those of all. Each has a share by its pinball loss on dates that were held out.
 
     Args:
         levels: of the quantiles ``(Q,)``, increasing, between 0 and 1.
@@ -45,10 +48,10 @@ class QuantileFuser:
             regression), by group where there are groups. None is narrowed: held-out dates are kinder than coming ones.
 
     Attributes:
-        weights_: ``(K,)``, weights of the members, which with ``median_share_`` sum to one; of a member that is missing
-            in a row, the weight goes to the mean of those present.
-        median_share_: the weight of the median of the members.
-        group_weights_: the same by group, ``(K + 1,)`` each, the median last; empty where no groups were given.
+        weights_: ``(K,)``, weights of the members; where one is missing, its weight goes to the mean of those
+            present.
+        pooled_weights_: the weights of the ``median`` and of the ``pool`` of the members; all weights sum to one.
+        group_weights_: the same by group, ``(K + 2,)`` each, median and pool last; empty where no groups were given.
         shares_: the share of each candidate, by name.
         margins_: by group, ``(Q,)``: how far ``calibrate`` moves the quantiles, in spreads of a row.
 
@@ -101,14 +104,14 @@ class QuantileFuser:
         self._n_members = z.shape[1]
         self._grouped = groups is not None
 
-        columns, spread = columns_of(z)
+        columns, spread = columns_of(z, levels)
         self._least = _LEAST_SPREAD * float(np.median(spread))
         spread = np.maximum(spread, self._least) + np.finfo(float).tiny
         order = np.unique(when, return_inverse=True)[1].ravel()
         blocks = int(order.max()) + 1
         fold = order * min(_FOLDS, blocks) // blocks
         names = list(np.unique(group))
-        centre = np.append(np.full(z.shape[1], 1 / z.shape[1]), 0.0)
+        centre = np.append(np.full(z.shape[1], (1 - _POOLED) / z.shape[1]), [0.0, _POOLED])
         problem = _Problem(columns, y, levels, weight / spread, group, names, centre)
         with few_threads(float(problem.rows.size) * len(levels) * z.shape[1] ** 2):
             every = problem.solve(np.ones(len(y), dtype=bool))
@@ -127,7 +130,8 @@ class QuantileFuser:
         mixed = {g: sum(s * w[g] for s, w in zip(share, every.values(), strict=True)) for g in names}
         self.group_weights_ = mixed if self._grouped else {}
         overall = np.asarray(sum(np.count_nonzero(group == g) * mixed[g] for g in names)) / len(group)
-        self.weights_, self.median_share_ = overall[:-1], float(overall[-1])
+        self.weights_ = overall[:-2]
+        self.pooled_weights_ = {"median": float(overall[-2]), "pool": float(overall[-1])}
         self._weights = {**mixed, None: overall}
         self.margins_ = {}
         for g in names if self.calibrate and held_out else ():
@@ -150,7 +154,7 @@ class QuantileFuser:
         if (groups is None) == self._grouped:
             raise UserError("give groups to predict if and only if fit had them", what="groups")
         group = np.zeros(len(z), dtype=np.int64) if groups is None else _column("groups", groups, len(z))
-        columns, spread = columns_of(z)
+        columns, spread = columns_of(z, levels)
         spread = np.maximum(spread, self._least)
         fused = np.empty((len(z), len(levels)))
         for g in np.unique(group):
@@ -223,18 +227,39 @@ def check_quantiles(predictions: ArrayLike, levels: Array, n_members: int | None
     return z
 
 
-def columns_of(z: Array) -> tuple[Array, Array]:
-    """Return members with gaps filled and their median ``(n, K + 1, Q)``, and the spread of each row ``(n,)``.
+def columns_of(z: Array, levels: Array) -> tuple[Array, Array]:
+    """Return members with gaps filled, their median and their pool ``(n, K + 2, Q)``, and spreads of rows ``(n,)``.
 
     The spread is the median over members of their mean distance from the middle quantile of the median. ``z`` is
-    ``(n, K, Q)``.
+    ``(n, K, Q)``, ``levels`` ``(Q,)``.
     """
     missing = np.isnan(z)
     mean = np.where(missing, 0.0, z).sum(1) / (~missing).sum(1)
     median = np.nanmedian(z, 1)
     middle = median[:, None, median.shape[1] // 2, None]
     spread: Array = np.nanmedian(np.abs(z - middle).mean(2), 1)
-    return np.concatenate([np.where(missing, mean[:, None], z), median[:, None]], 1), spread
+    pools = [linear_pool(z[i : i + _CHUNK], levels) for i in range(0, len(z), _CHUNK)]
+    filled = np.where(missing, mean[:, None], z)
+    return np.concatenate([filled, median[:, None], np.concatenate(pools)[:, None]], 1), spread
+
+
+def linear_pool(z: Array, levels: Array) -> Array:
+    """Return quantiles ``(n, Q)`` of the mixture of the members' distributions, each in equal parts.
+
+    A quantile stands for the probability that is nearest to its level. ``z`` is ``(n, K, Q)``, NaN where a member is
+    missing, ``levels`` ``(Q,)``.
+
+    >>> linear_pool(np.array([[[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]]]), np.array([0.25, 0.5, 0.75]))
+    array([[ 1.,  2., 11.]])
+    """
+    mass = np.diff(np.concatenate([[0.0], (levels[1:] + levels[:-1]) / 2, [1.0]]))
+    values = np.where(np.isnan(z), np.inf, z).reshape(len(z), -1)
+    order = np.argsort(values, 1)
+    part = np.take_along_axis(np.where(np.isnan(z), 0.0, mass).reshape(len(z), -1), order, 1).cumsum(1)
+    part /= part[:, -1:]
+    at = np.stack([(part < level - 1e-12).sum(1) for level in levels], 1)
+    pool: Array = np.take_along_axis(np.take_along_axis(values, order, 1), at, 1)
+    return pool
 
 
 class _Problem:
