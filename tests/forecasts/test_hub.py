@@ -105,6 +105,12 @@ def change(hub: Path, old: str, new: str, file: str = f"Team-bad/{WEEKS[2]}-Team
     path.write_text(text.replace(old, new))
 
 
+def only(hub: Path, model: str, week: date) -> None:
+    for path in (hub / "model-output" / model).iterdir():
+        if not path.name.startswith(str(week)):
+            path.unlink()
+
+
 TRUTH = "target-data/time-series.csv"
 OTHER = [["date", "location", "value"], ["1999-01-02", "US", 1]]
 WRONG = [  # what is done to the hub, options, what is said
@@ -127,6 +133,11 @@ WRONG = [  # what is done to the hub, options, what is said
     ),
     (lambda hub: (hub / TRUTH).unlink(), {}, "say with --truth"),
     (lambda hub: write(hub / TRUTH, OTHER), {}, "no forecast has a truth"),
+    (
+        lambda hub: only(hub, "Hub-baseline", WEEKS[-1]),
+        {"horizons": [1]},
+        "baseline Hub-baseline has no forecast with a",
+    ),
 ]
 
 

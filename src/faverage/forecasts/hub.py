@@ -51,7 +51,7 @@ class Score:
         rows: how many there are.
         wis: mean weighted interval score.
         relative: the same as a part of the baseline's, on the same rows; None without a baseline.
-        log_relative: the same with quantiles and truth on the scale log(1 + x); None where some are negative.
+        log_relative: the same on the scale log(1 + x), where negative quantiles count as 0; None where a truth is negative.
         fused: the mean score of what was fused, on the same rows, as a part of ``wis``.
         won: dates on which what was fused has the smaller mean score.
         dates: how many dates there are.
@@ -412,11 +412,13 @@ def _scores(
     known = ~np.isnan(y) & ~np.isnan(fused[:, 0])
     if base is not None:
         known &= ~np.isnan(base[:, 0])
-    logs = not (y[known] < 0).any() and not any((q[known] < 0).any() for _, _, q in every)
+        if not known.any():
+            raise UserError(f"the baseline {baseline} has no forecast with a truth: choose another with --baseline")
+    logs = not (y[known] < 0).any()
 
     def wis(q: Array, rows: Array, *, log: bool = False) -> Array:
         if log:
-            return weighted_interval_score(np.log1p(y[rows]), np.log1p(q[rows]), found.levels)
+            return weighted_interval_score(np.log1p(y[rows]), np.log1p(np.maximum(q[rows], 0)), found.levels)
         return weighted_interval_score(y[rows], q[rows], found.levels)
 
     scores = []
