@@ -51,7 +51,7 @@ class Score:
         rows: how many there are.
         wis: mean weighted interval score.
         relative: the same as a part of the baseline's, on the same rows; None without a baseline.
-        log_relative: the same on the scale log(1 + x), where negative quantiles count as 0; None where a truth is negative.
+        log_relative: the same on the scale log(1 + x), negative quantiles as 0; None where a truth is negative.
         fused: the mean score of what was fused, on the same rows, as a part of ``wis``.
         won: dates on which what was fused has the smaller mean score.
         dates: how many dates there are.
