@@ -23,7 +23,7 @@ SOURCE = Path(faverage.__file__).parent
 # a room imports from rooms before it, never from one after it, inside functions neither
 ROOMS = (
     *("deprecation", "errors", "registry", "code", "threads", "report", "progress", "storage"),
-    *("afa", "fusion", "estimators", "prediction_files"),
+    *("afa", "fusion", "estimators", "prediction_files", "forecasts"),
     *("data", "vision", "fscil", "features", "rivals", "experiment"),
     *("app", "cli", "__main__"),
 )

@@ -139,6 +139,7 @@ def test_block_runs(block: str, tmp_path, monkeypatch, capsys) -> None:
         "README.md",
         "CONTRIBUTING.md",
         "docs/best.md",
+        "docs/forecasts.md",
         "docs/fusion.md",
         "docs/fusion-wide.md",
         "docs/performance.md",

@@ -8,7 +8,8 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.datasets import load_diabetes, load_linnerud
 from sklearn.ensemble import GradientBoostingRegressor
-from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.linear_model import LinearRegression, QuantileRegressor, Ridge
+from sklearn.metrics import mean_pinball_loss
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
@@ -17,7 +18,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 from faverage import AFA, AFARegressor, get_mean
 from faverage.estimators.linear import fit_linear
-from faverage.estimators.regression import _Problem, fit_regression
+from faverage.estimators.regression import _Problem, fit_quantile, fit_regression
 
 MEANS = ("arithmetic", "geometric", "harmonic")
 
@@ -274,3 +275,30 @@ class TestFitLinear:
             ours = np.append(found.weights, found.constant)
             assert objective(ours, found.strength) <= best.fun * (1 + 1e-6)
             assert (found.weights >= 0).all() and (kind == "affine" or found.weights.sum() == pytest.approx(1))
+
+
+class TestLosses:
+    @pytest.mark.parametrize("level", [0.1, 0.5, 0.9])
+    def test_as_good_as_quantile_regression(self, level) -> None:
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=1300)
+        z = np.stack([x + 0.3 * rng.normal(size=1300), 0.5 * x + 1], 1)
+        y = x + 0.3 * rng.standard_t(2, size=1300)  # with outliers
+        fused = fit_quantile(z[:300], y[:300], None, ["arithmetic"], level)(z[300:])
+        exact = QuantileRegressor(quantile=level, alpha=0).fit(z[:300], y[:300]).predict(z[300:])
+        squared = fit_regression(z[:300], y[:300], None, ["arithmetic"])(z[300:])
+        ours, best, other = (mean_pinball_loss(y[300:], p, alpha=level) for p in (fused, exact, squared))
+        assert ours < 1.02 * best and ours < other
+
+    def test_the_estimator_takes_them(self, members) -> None:
+        X, y = load_diabetes(return_X_y=True)
+        low, middle, high = (
+            AFARegressor(members[:2], loss=loss, cv=2).fit(X, y).predict(X)
+            for loss in (("quantile", 0.1), "absolute", ("quantile", 0.9))
+        )
+        assert low.mean() < middle.mean() < high.mean() and 0.75 < np.mean((y > low) & (y < high)) < 0.85
+
+    @pytest.mark.parametrize("loss", ["huge", ("quantile", 1.0), 0.5])
+    def test_others_are_refused(self, loss, members) -> None:
+        with pytest.raises(ValueError, match=r"loss must be 'squared', 'absolute' or \('quantile', q\)"):
+            AFARegressor(members, loss=loss).fit(np.zeros((4, 1)), np.arange(4.0))

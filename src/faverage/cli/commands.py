@@ -152,6 +152,56 @@ def fuse(
     show(result, console)
 
 
+@app.command()
+def forecasts(
+    hub: Annotated[Path, typer.Argument(help="A forecast hub: the folder with model-output and target-data.")],
+    out: Annotated[Path, typer.Option(help="Folder to write, which must not exist.")],
+    season: Annotated[str | None, typer.Option(help="Such as 2023-2024, August to July.", show_default="all")] = None,
+    target: Annotated[str | None, typer.Option(help="The target, where the hub has several.")] = None,
+    truth: Annotated[
+        str | None,
+        typer.Option(
+            help="File of the truth under the hub, or a pattern of dated versions of it.",
+            show_default="target-data/time-series.csv",
+        ),
+    ] = None,
+    horizon: Annotated[list[int] | None, typer.Option(help="A horizon to use; repeat it.", show_default="all")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Model that scores are relative to.", show_default="TEAM-baseline")
+    ] = None,
+    rival: Annotated[
+        list[str] | None,
+        typer.Option(help="Pattern of models to compare and not to fuse.", show_default="the baseline's team"),
+    ] = None,
+    without: Annotated[list[str] | None, typer.Option(help="Pattern of models to leave out.")] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Widen intervals that held too little on earlier dates.")
+    ] = False,
+) -> None:
+    """Fuse the quantile forecasts of a hub, date by date, with weights learned from earlier dates alone.
+
+    Writes model-output in the hub's own format, scores.csv and weights.csv.
+    """
+    from faverage.forecasts.hub import fuse_hub, score_table
+
+    with Screen(Console(stderr=True)) as screen:
+        scores = fuse_hub(
+            hub,
+            out,
+            season=season,
+            target=target,
+            truth=truth,
+            horizons=horizon or (),
+            baseline=baseline,
+            rivals=rival or (),
+            without=without or (),
+            calibrate=calibrate,
+            listener=screen,
+        )
+    typer.echo(score_table(scores))
+    Console().print(Text(f"Wrote {printable(str(out))}/model-output, scores.csv, weights.csv"), soft_wrap=True)
+
+
 def run(
     dataset: Annotated[str | None, typer.Argument(help="A benchmark.", show_default="digits")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results.", show_default="runs/DATASET")] = None,

@@ -35,7 +35,7 @@ from faverage.estimators.held_out import HeldOut, rows_to_keep
 from faverage.estimators.members import check_labels, encode, predict_values, steady, union
 from faverage.estimators.offsets import Metric, log_scores, metric_of, tune
 from faverage.estimators.outputs import Targets, as_table, fold_outputs, read_joint, read_targets
-from faverage.estimators.regression import build_means, fit_regression
+from faverage.estimators.regression import build_means, fit_quantile, fit_regression, level_of
 from faverage.fusion import FUSERS, Fuser, get_fuser
 from faverage.fusion.align import align
 
@@ -400,6 +400,8 @@ class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
         means: the means to choose from; without the arithmetic one, the network of the others is the only candidate.
         keep_range: choose among averages on the simplex only. A prediction then always lies between the least and the
             largest prediction of the members for that row.
+        loss: what the average minimises: ``"squared"``, ``"absolute"``, which outliers hardly move, or
+            ``("quantile", q)`` for the quantile at level q. Members have losses of their own.
         cv: number of folds, a splitter, an iterable of splits, or ``"prefit"``, as for ``AFAClassifier``; None means 5
             folds. Prefit modules and functions give ``(n,)`` or ``(n, m)``.
         n_jobs: fits at a time.
@@ -435,6 +437,7 @@ class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
         *,
         means: Sequence[MeanSpec] = DEFAULT_MEANS,
         keep_range: bool = False,
+        loss: str | tuple[str, float] = "squared",
         cv: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
@@ -442,6 +445,7 @@ class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
         self.estimators = estimators
         self.means = means
         self.keep_range = keep_range
+        self.loss = loss
         self.cv = cv
         self.n_jobs = n_jobs
         self.verbose = verbose
@@ -460,7 +464,7 @@ class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
             sample_weight: ``(n,)``, for the members that take weights and for the average.
         """
         live = self._live_members()
-        means = build_means(self.means)
+        means, level = build_means(self.means), level_of(self.loss)
         X, weight = self._check_input(X, y, sample_weight)
         y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
         if y.ndim == 1 or y.shape[1] == 1:
@@ -477,11 +481,13 @@ class AFARegressor(RegressorMixin, Ensemble):  # type: ignore[misc]
             models = self._refit(live, X, y, weight)
         self._keep(live, models)
         self._one = y.ndim == 1
+        own = None if weight is None else weight[rows]
         self._fused = [
-            fit_regression(values[:, :, i], column, None if weight is None else weight[rows], means,
-                           keep_range=self.keep_range)
+            fit_regression(values[:, :, i], column, own, means, keep_range=self.keep_range)
+            if level is None
+            else fit_quantile(values[:, :, i], column, own, means, level, keep_range=self.keep_range)
             for i, column in enumerate(target[rows].T)
-        ]  # fmt: skip
+        ]
         self.shares_, self.network_, self.shrinkage_ = (
             found[0] if self._one else found
             for found in ([getattr(f, name) for f in self._fused] for name in ("shares", "network", "shrinkage"))

@@ -9,7 +9,8 @@ centre, its w_1 … w_J ∈ Δ_K and a ∈ Δ_J minimise
     Σ_i ω_i ( Σ_j a_j f_j⁻¹( w_j · f_j(z_i) ) − t_i )² / L₀  +  λ ( Σ_j KL(u ‖ w_j)/J + KL(u ‖ a) )
 
 where L₀ is the squared loss of the plain mean. Each candidate is fitted on all folds but one and judged on that one;
-its share of the prediction is in proportion to MSE^(−n/4), the square root of its likelihood.
+its share of the prediction is in proportion to MSE^(−n/4), the square root of its likelihood. Absolute and quantile
+losses are squared ones of rows that are weighed anew until nothing changes.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ _TINY = 1e-300
 _TOLERANCE = 1e-9  # of the gradient
 _MARGIN = 0.05  # of the range of the predictions, left free at both ends: the means are steep at 0
 _REACH = (0.1, 0.5)  # margins of clipping, as parts of the range of the target and of a member's own predictions
+_ROUNDS = 20  # of weighing rows anew for another loss, at most
+_NEAR = 0.02  # of the mean absolute error: smaller errors count as squares
 _TAIL = 0.05  # of a member's own predictions, which do not count at either end of its range
 
 
@@ -191,6 +194,50 @@ def fit_regression(
         network = several
     spread = np.sqrt(np.average((values - np.average(values, 0, weight)) ** 2, 0, weight))
     return Fused(low, high, parts, network, zero, span, spread, keep_range)
+
+
+def level_of(loss: Any) -> float | None:
+    """Return the level of a quantile loss, 1/2 of the absolute one, None of the squared one; refuse anything else."""
+    known = {"squared": None, "absolute": 0.5}
+    if isinstance(loss, str) and loss in known:
+        return known[loss]
+    if isinstance(loss, tuple | list) and len(loss) == 2 and loss[0] == "quantile":
+        level = loss[1]
+        if isinstance(level, int | float | np.floating) and 0 < level < 1:
+            return float(level)
+    raise ValueError(f"loss must be 'squared', 'absolute' or ('quantile', q) with q between 0 and 1, got {loss!r}")
+
+
+def fit_quantile(
+    values: Array,
+    y: Array,
+    weight: Array | None,
+    means: Sequence[MeanSpec],
+    level: float,
+    *,
+    keep_range: bool = False,
+) -> Fused:
+    """Learn to fuse predictions with the least pinball loss at a level; 1/2 is the absolute loss.
+
+    A row's squared error is divided by its absolute error in the round before, so that both losses have one slope.
+    The arguments are those of ``fit_regression``: predictions ``(n, K)``, targets ``(n,)``, weights ``(n,)``.
+    """
+    own = np.ones(len(y)) if weight is None else weight
+    fused, best = fit_regression(values, y, own, means, keep_range=keep_range), np.inf
+    latest = fused
+    for _ in range(_ROUNDS):
+        error = y - latest(values)
+        loss = float(own @ np.maximum(level * error, (level - 1) * error))
+        if loss >= best * (1 - 1e-4):
+            break
+        fused, best = latest, loss
+        size = np.abs(error)
+        near = _NEAR * own @ size / own.sum()
+        if near == 0:
+            break
+        tilt = own * np.where(error >= 0, level, 1 - level) / np.maximum(size, near)
+        latest = fit_regression(values, y, tilt, means, keep_range=keep_range)
+    return fused
 
 
 def _in_use(found: list[Candidate], n: int, kind: str = "") -> list[tuple[Candidate, float]]:

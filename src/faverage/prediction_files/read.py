@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from faverage.prediction_files.base import Listener, UserError, count, some
 from faverage.prediction_files.tables import Labels, Predictions, check_ids, check_scores, check_table
 
-__all__ = ["read_labels", "read_predictions"]
+__all__ = ["csv_rows", "read_labels", "read_parquet", "read_predictions"]
 
 Array = NDArray[Any]
 _SUFFIXES = (".csv", ".npz", ".parquet")
@@ -40,7 +40,7 @@ def read_predictions(path: Path, *, id_column: str | None, allow_missing: bool, 
             )
         table = Predictions(path, ids, classes, scores, range(1, len(ids) + 1), "row", "id")
     else:
-        frame = _parquet(path)
+        frame = read_parquet(path)
         header = _texts(path, [str(c) for c in frame.columns])
         name = _id_of(path, header, id_column)
         at = header.index(name)
@@ -68,13 +68,13 @@ def read_labels(path: Path, *, id_column: str | None, label_column: str | None) 
             raise UserError(f"{path}: ids and labels must be two lists of one length, got {len(ids)} and {len(labels)}")
         found = Labels(path, ids, labels, range(1, len(ids) + 1), "row")
     elif suffix == ".parquet":
-        frame = _parquet(path)
+        frame = read_parquet(path)
         names = _texts(path, [str(c) for c in frame.columns])
         at_id, at_label = _label_columns(path, names, id_column, label_column)
         ids, labels = (_texts(path, _objects(frame.iloc[:, at])) for at in (at_id, at_label))
         found = Labels(path, ids, labels, range(1, len(ids) + 1), "row")
     else:
-        rows = _csv_rows(path)
+        rows = csv_rows(path)
         _, header = next(rows)
         at_id, at_label = _label_columns(path, header, id_column, label_column)
         ids, labels, lines = [], [], array("q")
@@ -94,7 +94,7 @@ def read_labels(path: Path, *, id_column: str | None, label_column: str | None) 
 
 def _csv_predictions(path: Path, id_column: str | None) -> Predictions:
     """Read numbers row by row into one flat float32 buffer: no more than one row of Python objects at a time."""
-    rows = _csv_rows(path)
+    rows = csv_rows(path)
     _, header = next(rows)
     name = _id_of(path, header, id_column)
     at = header.index(name)
@@ -113,7 +113,7 @@ def _csv_predictions(path: Path, id_column: str | None) -> Predictions:
     return Predictions(path, ids, classes, scores.reshape(len(ids), len(classes)), lines, "line", name)
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the cells of each row that is not blank, the header first; all rows are as long."""
     header: list[str] | None = None
     try:
@@ -171,7 +171,8 @@ def _npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
     return arrays
 
 
-def _parquet(path: Path) -> Any:
+def read_parquet(path: Path) -> Any:
+    """Return a parquet file as a frame of pandas, or say what is needed to read it."""
     try:
         import pandas
     except ImportError:
