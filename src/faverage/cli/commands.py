@@ -183,6 +183,7 @@ def forecasts(
     Writes model-output in the hub's own format, scores.csv and weights.csv.
     """
     from faverage.forecasts.hub import fuse_hub, score_table
+    from faverage.prediction_files import Screen
 
     with Screen(Console(stderr=True)) as screen:
         scores = fuse_hub(

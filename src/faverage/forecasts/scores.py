@@ -24,7 +24,11 @@ def check_levels(levels: ArrayLike) -> Array:
 
 
 def pinball_loss(y: ArrayLike, quantiles: ArrayLike, levels: ArrayLike) -> Array:
-    """Return the pinball loss ``(n, Q)`` of quantiles ``(n, Q)`` at levels ``(Q,)``, for y ``(n,)``."""
+    """Return the pinball loss ``(n, Q)`` of quantiles ``(n, Q)`` at levels ``(Q,)``, for y ``(n,)``.
+
+    >>> pinball_loss([2.0], [[1.0, 4.0]], [0.5, 0.75])
+    array([[0.5, 0.5]])
+    """
     tau, q = check_levels(levels), np.asarray(quantiles, dtype=np.float64)
     error = np.asarray(y, dtype=np.float64)[:, None] - q
     if q.ndim != 2 or q.shape[1] != len(tau):
@@ -38,6 +42,9 @@ def weighted_interval_score(y: ArrayLike, quantiles: ArrayLike, levels: ArrayLik
 
     With a median and pairs of levels α/2, 1 − α/2 this is the score of Bracher, Ray, Gneiting and Reich (2021):
     (|y − median| / 2 + Σ α/2 · interval score) / (pairs + 1/2).
+
+    >>> weighted_interval_score([2.0], [[1.0, 4.0]], [0.5, 0.75])
+    array([1.])
     """
     score: Array = 2 * pinball_loss(y, quantiles, levels).mean(1)
     return score
@@ -60,7 +67,11 @@ def interval_score(y: ArrayLike, low: ArrayLike, high: ArrayLike, coverage: floa
 
 
 def coverage(y: ArrayLike, low: ArrayLike, high: ArrayLike) -> float:
-    """Return the part of y ``(n,)`` that lies in its interval from low to high ``(n,)``, ends included."""
+    """Return the part of y ``(n,)`` that lies in its interval from low to high ``(n,)``, ends included.
+
+    >>> coverage([1.0, 5.0], [0.0, 0.0], [4.0, 4.0])
+    0.5
+    """
     return float(((np.asarray(y) >= np.asarray(low)) & (np.asarray(y) <= np.asarray(high))).mean())
 
 

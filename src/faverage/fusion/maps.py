@@ -2,15 +2,6 @@
 
 All pixels share the weights, so a sample of them is enough to learn from, and the rest is done in chunks: memory does
 not depend on the number of images or their size. Maps may be memory maps, and so may the result.
-
-    >>> rng = np.random.default_rng(0)
-    >>> truth = rng.integers(0, 3, (4, 16, 16))
-    >>> noise = rng.dirichlet([1, 1, 1], (2, 4, 16, 16)).transpose(0, 1, 4, 2, 3)
-    >>> good = 0.5 * np.eye(3)[truth].transpose(0, 3, 1, 2) + 0.5 * noise[0]
-    >>> fuser = MapFuser("log-pool").fit([good[:2], noise[1, :2]], truth[:2])
-    >>> found = fuser.evaluate([good[2:], noise[1, 2:]], truth[2:])
-    >>> found.accuracy > 0.95, found.mean_iou > 0.9
-    (True, True)
 """
 
 from __future__ import annotations
@@ -38,6 +29,9 @@ class MapScore(NamedTuple):
         accuracy: share of the pixels that have the right class.
         mean_iou: mean of ``iou`` over the classes that occur.
         iou: ``(N,)``, intersection over union of each class; NaN where it occurs neither in labels nor in predictions.
+
+    >>> MapScore(accuracy=0.75, mean_iou=0.5, iou=np.array([0.5, 0.5])).mean_iou
+    0.5
     """
 
     accuracy: float
@@ -63,6 +57,15 @@ class MapFuser:
         fuser_: the fitted fuser, of scores ``(n, K, N)``.
         pixels_: ``(N,)``, how many pixels of each class it learned from.
         logits_: for each member, whether a softmax makes probabilities of its scores.
+
+    >>> rng = np.random.default_rng(0)
+    >>> truth = rng.integers(0, 3, (4, 16, 16))
+    >>> noise = rng.dirichlet([1, 1, 1], (2, 4, 16, 16)).transpose(0, 1, 4, 2, 3)
+    >>> good = 0.5 * np.eye(3)[truth].transpose(0, 3, 1, 2) + 0.5 * noise[0]
+    >>> fuser = MapFuser("log-pool").fit([good[:2], noise[1, :2]], truth[:2])
+    >>> found = fuser.evaluate([good[2:], noise[1, 2:]], truth[2:])
+    >>> found.accuracy > 0.95, found.mean_iou > 0.9
+    (True, True)
     """
 
     def __init__(
