@@ -37,8 +37,8 @@ types: $(STAMP) ## mypy, strict, on src/
 quick: $(STAMP) ## the tests that take moments, in less than a minute: nothing slow, no browser, GPU or real data
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHARED) tests -m "not slow and not browser and not gpu and not data"
 
-tests: $(STAMP) ## the tests alone
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHARED)
+tests: $(STAMP) ## the tests alone; those in a browser are make test-browser
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHARED) -m "not browser"
 
 test: lint types tests ## lint, types, tests
 
@@ -56,7 +56,7 @@ test-browser: $(STAMP) ## the page in a real browser (chromium), screenshots int
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || test -n "$$FAVERAGE_CHROMIUM" || \
 	  { echo "no chromium: apt-get install chromium, or name the program in FAVERAGE_CHROMIUM"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m browser tests/app/server tests/test_examples.py
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHARED) -rs -m browser tests/app/server tests/test_examples.py
 
 fuzz: $(STAMP) ## 10,000 broken inputs for every reader and route; FUZZ_COUNT, FUZZ_SECONDS and FUZZ_SEED set others
 	@OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --count $(or $(FUZZ_COUNT),10000) --seconds $(or $(FUZZ_SECONDS),900) \
