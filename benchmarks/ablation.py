@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed
 
-from faverage.experiment.recipes import BEST
+from faverage.experiment.config import BEST
 from faverage.features import FeatureSet
 from faverage.fscil import FewShotLearner
 from faverage.fscil.metrics import Outcome

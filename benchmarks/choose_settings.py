@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 
 import faverage
-from faverage.experiment.recipes import BEST
+from faverage.experiment.config import BEST
 from faverage.features import FeatureSet
 from faverage.fscil import CosineHead, FewShotLearner, LinearHead, session_metrics
 from faverage.storage import replacing

@@ -30,7 +30,8 @@ SETTINGS = {"epochs": 2, "methods": "prototypes,vote,arithmetic", "jobs": 1, "de
 def campaign(count: int, seed: int, settings: dict[str, Any] | None = None) -> dict[str, Any]:
     """Kill runs at all ``MOMENTS`` and ``count`` times more, then let one end; compare it with one that was left alone.
 
-    A run that was killed at one of the moments is started again, and must end. After that, two processes run into one folder; one of them is killed at a random moment, half of the time the other one, too.
+    A run that was killed at one of the moments is started again, and must end. After that, two processes run into one
+    folder; one of them is killed at a random moment, half of the time the other one, too.
     Where results are there then, they are compared, and the folder is emptied.
 
     Returns:

@@ -159,7 +159,10 @@ def test_plain_methods_on_real_features(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_runs_that_are_killed_end_with_the_same_numbers() -> None:
-    """At every stage, and two in one folder at random moments; in a process of its own, since threads of this one would not survive a fork."""
+    """At every stage, and two in one folder at random moments.
+
+    In a process of its own, since threads of this one would not survive a fork.
+    """
     script = str(TESTS / "kill_run.py")
     done = subprocess.run([sys.executable, script, "3", "0"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

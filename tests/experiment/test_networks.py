@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faverage.experiment import ConfigError, RunConfig, recipes
+import faverage.experiment.config as known
+from faverage.experiment import ConfigError, RunConfig
 from faverage.experiment.base import train_on
 from faverage.experiment.config import OF_NETWORKS
 from faverage.experiment.pictures import load_pictures, seen_by
@@ -274,18 +275,18 @@ def test_settings_above_the_networks_count_for_all(tmp_path: Path) -> None:
 def test_the_recipe_best_lies_under_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, best = built("seed: 0\n", tmp_path), built("recipe: best\n", tmp_path)
     assert best == built("seed: 0\n", tmp_path, recipe="best") and best != replace(plain, recipe="best")
-    assert best.epochs == recipes.BEST.get("epochs", plain.epochs) and best.dataset == "digits"
-    assert set(recipes.BEST) <= set(best.to_dict()) and all(
-        set(n) <= set(OF_NETWORKS) for n in recipes.BEST.get("networks", [])
+    assert best.epochs == known.BEST.get("epochs", plain.epochs) and best.dataset == "digits"
+    assert set(known.BEST) <= set(best.to_dict()) and all(
+        set(n) <= set(OF_NETWORKS) for n in known.BEST.get("networks", [])
     )
     monkeypatch.setattr(
-        recipes, "BEST", {"epochs": 5, "rotations": True, "networks": [{}, {"rotations": False, "epochs": 6}]}
+        known, "BEST", {"epochs": 5, "rotations": True, "networks": [{}, {"rotations": False, "epochs": 6}]}
     )
     best = built("recipe: best\nrotations: false\n", tmp_path)
     assert [(one.epochs, one.rotations, one.start) for one in best.each] == [(5, False, 0), (6, False, 0)]
     assert [one.epochs for one in built("recipe: best\nrotations: false\n", tmp_path, epochs=2).each] == [2, 2]
     assert built("recipe: best\nnetworks: []\n", tmp_path).many
-    monkeypatch.setattr(recipes, "BEST_OF", {"digits": {"epochs": 8}, "cub200": {"epochs": 9}})
+    monkeypatch.setattr(known, "BEST_OF", {"digits": {"epochs": 8}, "cub200": {"epochs": 9}})
     assert built("recipe: best\n", tmp_path).epochs == 8 and built("seed: 0\n", tmp_path) == plain
     for name in ("lucir", "cec"):
         assert rival_recipe(name, replace(plain, recipe="best")) == rival_recipe(name, plain)

@@ -58,7 +58,7 @@ def test_the_loss_of_mixed_and_turned_images() -> None:
     "lesson", [{"mix": 0.5}, {"smoothing": 0.1}, {"contrast": 0.5}, {"mix": 0.5, "rotations": True}]
 )
 def test_every_lesson_teaches(lesson: dict[str, Any]) -> None:
-    found = quick(*drawn(320), head="cosine", epochs=8, **lesson)
+    found = quick(*drawn(160), head="cosine", epochs=4, **lesson)
     assert found.history["accuracy"][-1] > 1.8 / (16 if lesson.get("rotations") else 4)
     assert found.config["lesson"]["mix"] == lesson.get("mix", 0.0)
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from faverage.data import benchmark_names
 from faverage.experiment.given import Layers, check_names, methods_of, of_today, read_yaml, scaled, seeds_of, views_of
-from faverage.experiment.recipes import recipe_of
 from faverage.experiment.settings import ConfigError, Setting, as_float, check_settings, declared, setting
 from faverage.features import check_chosen, file_views
 from faverage.fscil import FewShotLearner
@@ -20,7 +19,7 @@ from faverage.fscil.fusers import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
 from faverage.rivals import RIVALS
 
-__all__ = ["AFTER_BASE", "DEFAULT_METHODS", "SETTINGS", "ConfigError", "RunConfig", "all_methods", "read_yaml"]
+__all__ = ["AFTER_BASE", "BEST", "DEFAULT_METHODS", "SETTINGS", "ConfigError", "RunConfig", "all_methods", "read_yaml"]
 
 DEFAULT_METHODS = (
     "no-fine-tuning",
@@ -40,6 +39,33 @@ DEFAULT_METHODS = (
     "afa",
 )
 RIVAL_METHODS = RIVALS  # those registered from outside, too
+
+# settings of the base session, where a data set wants others than the defaults
+_RECIPES: dict[str, dict[str, Any]] = {
+    "digits": {"backbone": "tiny", "epochs": 20, "batch_size": 64, "lr": 0.05, "flip": False},
+    "mini-imagenet": {"crop": 64, "epochs": 100},
+    "tiered-imagenet": {"crop": 64, "epochs": 100},
+    "cifar100": {"backbone": "resnet18_small"},
+    "cub200": {"backbone": "resnet18_large", "lr": 0.02, "area": 0.25},
+    "fgvc-aircraft": {"backbone": "resnet18_large", "lr": 0.01},
+}
+
+# laid over them by ``--recipe best``: two networks that learn classes and rotations, the second from mixed images
+BEST: dict[str, Any] = {
+    "rotations": True,
+    "views": ["both", "both, rotate-90", "both, rotate-180", "both, rotate-270"],
+    "batch_size": 64,
+    "networks": [{}, {"mix": 0.5}],
+    "calibration": 0.1,
+    "balance": 1.5,
+    "methods": ["prototypes", "arithmetic", "geometric", "log-pool", "logistic", "afa"],
+}
+
+# and over those, where a data set wants others
+_LONG: dict[str, Any] = {"epochs": 150, "networks": [{}, {"mix": 0.5, "epochs": 130}]}
+BEST_OF: dict[str, dict[str, Any]] = {"mini-imagenet": _LONG, "tiered-imagenet": _LONG}
+
+_AFTER_FEATURES = ("calibration", "balance", "methods")
 
 _MOST_SEED = 2**32 - 1
 _LEARNER = {name: one.default for name, one in inspect.signature(FewShotLearner).parameters.items()}
@@ -70,7 +96,7 @@ class RunConfig:
     recipe: Literal["shared", "paper", "best"] = setting(
         "shared",
         "how to train: shared, all methods with the same backbone, crops and epochs of the base session; paper, each "
-        "rival with those of its own paper; best, as shared, with recipes.BEST under what is given",
+        "rival with those of its own paper; best, as shared, with config.BEST under what is given",
         stage="rivals",
         option="shared; best: views, networks; paper: rivals' own.",
     )
@@ -246,7 +272,7 @@ class RunConfig:
         if name not in benchmark_names():
             raise ConfigError(f"unknown dataset '{name}'; known are: {', '.join(benchmark_names())}")
         explicit = {**settings, **given}
-        usual = recipe_of(name, explicit.get("recipe"), ready=explicit.get("features") is not None)
+        usual = _recipe_of(name, explicit.get("recipe"), ready=explicit.get("features") is not None)
         layers = [usual, settings, given]
         merged = {**usual, **explicit, "dataset": name}
         for key in merged:
@@ -394,6 +420,23 @@ def _networks_of(layers: Layers, lr: Any, batch_size: Any) -> tuple[dict[str, An
             own["lr"] = scaled(lr, batch_size, own["batch_size"])
         found.append(own)
     return tuple(found)
+
+
+def _recipe_of(dataset: str, recipe: Any, *, ready: bool = False) -> dict[str, Any]:
+    """Return the settings that lie over the defaults and under what a person gives.
+
+    Args:
+        dataset: its name.
+        recipe: ``best``, or another.
+        ready: whether features are given: then there is no base session to have settings.
+    """
+    usual = _RECIPES.get(dataset, {})
+    if recipe != "best":
+        return usual
+    best = {**BEST, **BEST_OF.get(dataset, {})}
+    if ready:
+        return {**usual, **{name: best[name] for name in _AFTER_FEATURES if name in best}}
+    return {**usual, **best}
 
 
 def _settled(config: RunConfig, count: int | None) -> RunConfig:

@@ -46,7 +46,7 @@ def workers() -> Iterator[Any]:
 def test_killed_workers_cost_one_run_each(
     workers: Any, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGKILL in the middle of runs: all end with the numbers of an undisturbed sweep, but one that kills all workers."""
+    """SIGKILL in the middle of runs: all end as in an undisturbed sweep, but the one that kills all its workers."""
     file, out, poison, broken = written(tmp_path), tmp_path / "out", ("arithmetic", 1, 1), ("prototypes", 1, 0)
     cluster = ("--engine", "dask", "--scheduler", workers.scheduler_address)
     with monkeypatch.context() as patch:
