@@ -13,18 +13,9 @@ from faverage.cli.commands import app
 from faverage.experiment import ConfigError, RunConfig, run
 from faverage.experiment.results import PAPER
 from helpers_paths import FEATURES, TESTS
+from helpers_run import numbers
 
 FAST = {"epochs": 2, "methods": "prototypes,arithmetic,afa-paper,afa", "jobs": 1}
-
-
-def numbers(folder: Path) -> dict:
-    """The results without times."""
-    methods = json.loads((folder / "results.json").read_text())["methods"]
-    for method in methods.values():
-        del method["costs"], method["base"]
-        for session in method["sessions"]:
-            del session["seconds"], session["learn_seconds"]
-    return methods
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,14 @@ from helpers_run import command, numbers, said
 from helpers_vision import drawn
 from rank_train import work
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("own_cache"),
+    pytest.mark.skipif(  # it takes seconds to import
+        find_spec("lightning_fabric") is None, reason="needs the extra: pip install 'faverage[scale]'"
+    ),
+]
 
-pytest.importorskip("lightning_fabric", reason="needs the extra: pip install 'faverage[scale]'")
 QUICK = "backbone: tiny\nepochs: 4\nbatch_size: 16\nlr: 0.01\nmethods: [prototypes, vote]\njobs: 1\ndevice: cpu\n"
 
 

@@ -195,9 +195,7 @@ def test_without_a_model_the_digits_are_made_in_the_cache(monkeypatch, tmp_path,
 
     made: list[Path] = []
     monkeypatch.setenv("FAVERAGE_CACHE", str(tmp_path))
-    monkeypatch.setattr(
-        faverage.app.demo, "digits_model", lambda where, progress: made.append(where) or Model.load(folder)
-    )
+    monkeypatch.setattr(faverage.app.demo, "digits_model", lambda where: made.append(where) or Model.load(folder))
     said: list[str] = []
     module._standard(said.append)
     assert made == [tmp_path / "digits-model"] and "digits" in said[0]

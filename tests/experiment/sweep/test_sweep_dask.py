@@ -3,6 +3,7 @@
 import functools
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from helpers_sweep import (
     written,
 )
 
-pytestmark = pytest.mark.slow
-
-pytest.importorskip("distributed", reason="dask.distributed is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("distributed") is None, reason="dask.distributed is not installed"),
+]
 
 
 @pytest.fixture(scope="module")
