@@ -6,6 +6,8 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= auto
 # a file is one process's work, so that what its tests share is made once; slow files first (tests/conftest.py)
 SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# compiled files are kept, whatever the environment says: dozens of processes start in the tests, and all would compile
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .PHONY: run demo test lint types quick tests floors test-browser docs fuzz bench bench-fusion bench-fusion-wide bench-serve venv clean help
 
@@ -35,16 +37,16 @@ types: $(STAMP) ## mypy, strict, on src/
 	@$(BIN)/mypy
 
 quick: $(STAMP) ## the tests that take moments, in less than a minute: nothing slow, no browser, GPU or real data
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHARED) tests -m "not slow and not browser and not gpu and not data"
+	@$(PYTEST) $(BIN)/python -m pytest $(SHARED) tests -m "not slow and not browser and not gpu and not data"
 
-tests: $(STAMP) ## the tests alone
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHARED)
+tests: $(STAMP) ## the tests alone; those in a browser are make test-browser
+	@$(PYTEST) $(BIN)/python -m pytest $(SHARED) -m "not browser"
 
 test: lint types tests ## lint, types, tests
 
 # torch stays at the version of constraints.txt, since older ones bring gigabytes of CUDA: make floors TORCH=2.6.0
 floors: .venv-floors/floors.txt ## the tests with the lowest versions of all dependencies; SELECT="not slow" takes some
-	@OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest $(SHARED) -m "$(SELECT)"
+	@$(PYTEST) .venv-floors/bin/python -m pytest $(SHARED) -m "$(SELECT)"
 
 .venv-floors/floors.txt: pyproject.toml constraints.txt tools/floors.py
 	@test -x .venv-floors/bin/python || $(PYTHON) -m venv .venv-floors
@@ -56,7 +58,7 @@ test-browser: $(STAMP) ## the page in a real browser (chromium), screenshots int
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || test -n "$$FAVERAGE_CHROMIUM" || \
 	  { echo "no chromium: apt-get install chromium, or name the program in FAVERAGE_CHROMIUM"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m browser tests/app/server tests/test_examples.py tests/test_docs.py
+	@$(PYTEST) $(BIN)/python -m pytest $(SHARED) -rs -m browser tests/app/server tests/test_examples.py tests/test_docs.py
 
 docs: $(STAMP) ## the documentation as a site, in site/; open site/index.html. Warnings are errors
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'

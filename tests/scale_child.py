@@ -1,5 +1,11 @@
-"""A process that fits and predicts on scores in a file, with small chunks, and prints how far its memory grew."""
+"""Processes that fit and predict on scores in a file, with small chunks, and print how far their memory grew.
 
+    python scale_child.py FOLDER FUSER…
+
+There is one for each fuser, forked, so that torch is loaded once: a forked process counts its memory from there.
+"""
+
+import os
 import sys
 from pathlib import Path
 
@@ -25,8 +31,14 @@ def main(folder: str, name: str) -> None:
     get_fuser(name, **options).fit(scores[:1000], y[:1000]).predict_proba(scores[:1000])
     before = peak()
     get_fuser(name, **options).fit(scores, y).predict_proba(scores)
-    print(peak() - before)
+    print(peak() - before, flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for name in sys.argv[2:]:
+        child = os.fork()
+        if child == 0:
+            main(sys.argv[1], name)
+            os._exit(0)  # an error ends with its own code
+        if os.waitpid(child, 0)[1]:
+            sys.exit(f"{name} failed")

@@ -4,7 +4,6 @@ import ast
 import importlib
 import json
 import re
-import statistics
 import subprocess
 import sys
 import time
@@ -108,23 +107,20 @@ def test_public_names_exist_and_are_documented() -> None:
 
 
 @pytest.mark.slow
-def test_import_loads_nothing_heavy() -> None:
+def test_import_loads_nothing_heavy_and_takes_less_than_half_of_torch() -> None:
     heavy = {"matplotlib", "pandas", "onnx", "onnxruntime", "fastapi", "uvicorn", "sklearn", "rich", "PIL", "yaml"}
-    code = "import sys, torch; before = set(sys.modules); import faverage; print(*(set(sys.modules) - before))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not heavy & {name.split(".")[0] for name in loaded}
-
-
-@pytest.mark.slow
-def test_import_takes_less_than_one_and_a_half_times_torch() -> None:
-    def seconds(module: str) -> float:
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
-        return time.perf_counter() - start
-
-    seconds("faverage")  # once, to warm the disk's cache
-    pairs = [(seconds("torch"), seconds("faverage")) for _ in range(3)]
-    assert statistics.median(ours / torch for torch, ours in pairs) < 1.5
+    code = (
+        "import sys, time; start = time.perf_counter(); import torch; middle = time.perf_counter();"
+        "before = set(sys.modules); from faverage import AFA, align, explain, fit; end = time.perf_counter();"
+        "print((end - middle) / (middle - start), *(set(sys.modules) - before))"
+    )
+    shares = []
+    for _ in range(3):
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        share, *loaded = said.split()
+        shares.append(float(share))
+        assert not heavy & {name.split(".")[0] for name in loaded}
+    assert min(shares) < 0.5  # others may have delayed some
 
 
 def test_the_lowest_versions_are_declared_and_can_be_listed() -> None:

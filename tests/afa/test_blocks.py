@@ -131,9 +131,8 @@ def test_saved_and_loaded(tmp_path: Path, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("output", ["softmax", "power"])
-def test_onnx(tmp_path: Path, output: str) -> None:
-    assert export_onnx(stirred(structure="block", groups=GROUPS, output=output), tmp_path / "afa.onnx") <= 1e-5
+def test_onnx(tmp_path: Path) -> None:
+    assert export_onnx(stirred(structure="block", groups=GROUPS, output="power"), tmp_path / "afa.onnx") <= 1e-5
 
 
 def test_a_swap_inside_a_group_is_learned() -> None:

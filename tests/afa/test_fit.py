@@ -30,7 +30,7 @@ def labelled(n: int = 120, k: int = 2, classes: int = 3, seed: int = 0) -> tuple
 @pytest.mark.parametrize("structure", ["scalar", "per_class", "full"])
 def test_planted_average_is_recovered(planted: int, structure: str) -> None:
     generator = torch.Generator().manual_seed(planted)
-    scores = torch.rand(800, K, N, generator=generator)
+    scores = torch.rand(200, K, N, generator=generator)
     if MEANS[planted] in ("geometric", "harmonic"):
         scores = scores**3  # plenty of small numbers, where these two differ
     truth = AFA(K, N, means=[MEANS[planted]], structure=structure, output="identity")
@@ -39,7 +39,7 @@ def test_planted_average_is_recovered(planted: int, structure: str) -> None:
     targets = truth(scores).detach()
 
     network = AFA(K, N, means=MEANS, structure=structure, output="identity")
-    history = fit(network, scores, targets, epochs=400, batch_size=200, lr=0.02)
+    history = fit(network, scores, targets, epochs=400, batch_size=200, lr=0.03)
     by_mean, _ = shares(network)
     assert by_mean.mean(0).argmax() == planted and by_mean.mean(0)[planted] > 0.75
     found = network.averages[planted].weight.detach()

@@ -69,7 +69,6 @@ def scaled(fuser: str, **options: Any) -> FewShotLearner:
         ("afa-paper", {"scope": "session", "fuser_options": {"epochs": 3}}),
         ("afa-paper", {"members": "views", "fuser_options": {"epochs": 3, "padding": "uniform"}}),
         ("afa-paper", {"fuser_options": {"epochs": 3, "padding": "zero"}}),
-        ("afa", {}),
         ("afa", {"fuser_options": {"structure": "auto"}}),
         ("afa", {"fuser_options": {"structure": "full"}}),
         ("afa", {"fuser_options": {"structure": "scalar", "means": ["arithmetic", "geometric", "harmonic"]}}),

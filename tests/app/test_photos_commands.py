@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import faverage.app.train as room
-from faverage.app.demo import SHIPPED, digits_model, drawings
+from faverage.app.demo import SHIPPED, digits_model
 from faverage.app.model import Model, ModelError
 from faverage.app.pictures import Pictures
 from faverage.app.train import empty_model, how_to_train, train_model
@@ -21,6 +21,7 @@ from faverage.vision import BaseModel, Evaluate, get_backbone, pretrained_names
 from faverage.vision.backbones import BACKBONES, TinyNet
 from helpers_commands import call, refused, save
 from helpers_model import pictures
+from tools.digits_model import drawings
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -175,7 +176,7 @@ def test_teaching_a_model_that_is_not_there_makes_it(tmp_path: Path) -> None:
 
 
 def test_the_digits_are_shipped_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faverage.app.demo.train_base", lambda *_, **__: pytest.fail("nothing is trained"))
+    monkeypatch.setattr("faverage.vision.train_base", lambda *_, **__: pytest.fail("nothing is trained"))
     shipped = Path(room.__file__).with_name(SHIPPED)
     assert shipped.stat().st_size < 300_000
     model = digits_model(tmp_path / "digits")

@@ -25,6 +25,11 @@ def rare():
     return X[:1000], X[1000:], y[:1000], y[1000:]
 
 
+@pytest.fixture(scope="module")
+def untuned(rare) -> AFAClassifier:
+    return AFAClassifier(members()).fit(rare[0], rare[2])
+
+
 @pytest.mark.parametrize(
     ("metric", "value"),
     [
@@ -38,10 +43,10 @@ def rare():
     ],
     ids=["balanced", "f1", "function", "scorer"],
 )
-def test_the_metric_gains_and_probabilities_stay(metric, value, rare) -> None:
+def test_the_metric_gains_and_probabilities_stay(metric, value, rare, untuned) -> None:
     X, X_test, y, y_test = rare
     value = value or metric
-    plain, tuned = AFAClassifier(members()).fit(X, y), AFAClassifier(members(), metric=metric).fit(X, y)
+    plain, tuned = untuned, AFAClassifier(members(), metric=metric).fit(X, y)
     np.testing.assert_array_equal(plain.predict_proba(X_test), tuned.predict_proba(X_test))
     assert value(y_test, tuned.predict(X_test)) > value(y_test, plain.predict(X_test)) + 0.005
     assert tuned.offsets_.shape == (3,) and plain.offsets_ is None

@@ -1,7 +1,7 @@
 """Members that are fitted already: models of different classes, modules and functions."""
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -64,12 +64,14 @@ class TestDifferentClasses:
         assert len(model.classes_) == 6
 
     @pytest.mark.slow
-    def test_example(self, tmp_path: Path) -> None:
+    def test_example(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         script = ROOT / "examples" / "different_classes.py"
         assert len(script.read_text().splitlines()) < 70
+        monkeypatch.chdir(tmp_path)
         for options in ([], ["--plot", "bars.png", "--weights", "weights.png"]):
-            command = [sys.executable, script, *options]
-            out = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+            monkeypatch.setattr(sys, "argv", [str(script), *options])
+            runpy.run_path(str(script), run_name="__main__")
+            out = capsys.readouterr().out
             assert re.search(r"faverage, afa +9\d\.\d%", out) and len(out.splitlines()) == 5
             assert sorted(file.name for file in tmp_path.rglob("*")) == sorted(options[1::2])
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from faverage.experiment import RunConfig
-from faverage.experiment.costs import costs_of, flops
+from faverage.experiment.run import costs_of, flops
 from faverage.rivals import get_rival
 
 # TinyNet of 128 features at 8 px: 3x3 convolutions at 8, 4, 2 and 1 px, two operations for each product

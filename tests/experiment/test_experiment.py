@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,18 +13,9 @@ from faverage.cli.commands import app
 from faverage.experiment import ConfigError, RunConfig, run
 from faverage.experiment.results import PAPER
 from helpers_paths import FEATURES, TESTS
+from helpers_run import numbers
 
 FAST = {"epochs": 2, "methods": "prototypes,arithmetic,afa-paper,afa", "jobs": 1}
-
-
-def numbers(folder: Path) -> dict:
-    """The results without times."""
-    methods = json.loads((folder / "results.json").read_text())["methods"]
-    for method in methods.values():
-        del method["costs"], method["base"]
-        for session in method["sessions"]:
-            del session["seconds"], session["learn_seconds"]
-    return methods
 
 
 @pytest.fixture(scope="module")
@@ -75,30 +64,6 @@ def test_same_seed_same_table_and_other_seed_another(digits: Path, tmp_path: Pat
     (tmp_path / "other").mkdir()
     run(RunConfig.build("digits", None, {**FAST, "seed": 1}), tmp_path / "other")
     assert numbers(tmp_path / "other") != numbers(digits)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", ["base-checkpoint.safetensors", "features", "arithmetic-"])
-def test_killed_run_ends_with_the_same_table(digits: Path, tmp_path: Path, moment: str) -> None:
-    """SIGKILL once the file of a stage appears; the same command then ends as an undisturbed run."""
-    code = (
-        "import sys, faverage.vision.training as t, functools;"
-        "import faverage.vision as v;"
-        "v.train_base = functools.partial(t.train_base, checkpoint_seconds=0);"
-        "from pathlib import Path; from faverage.experiment import RunConfig, run;"
-        f"run(RunConfig.build('digits', None, {FAST!r}), Path(sys.argv[1]))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        if list(tmp_path.glob(f"work/*/{moment}*")):
-            process.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.01)
-    process.wait()
-    assert not (tmp_path / "results.json").exists()
-    run(RunConfig.build("digits", None, FAST), tmp_path)
-    assert numbers(tmp_path) == numbers(digits)
 
 
 def test_finished_methods_are_not_run_again(digits: Path, monkeypatch) -> None:
@@ -184,8 +149,11 @@ def test_plain_methods_on_real_features(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_runs_that_are_killed_two_in_one_folder_end_with_the_same_numbers() -> None:
-    """In a process of its own, since threads of this one would not survive a fork."""
+def test_runs_that_are_killed_end_with_the_same_numbers() -> None:
+    """At every stage, and two in one folder at random moments.
+
+    In a process of its own, since threads of this one would not survive a fork.
+    """
     script = str(TESTS / "kill_run.py")
     done = subprocess.run([sys.executable, script, "3", "0"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         recipe = {key: dict(value) if isinstance(value, dict) else value for key, value in digits_recipe(cls).items()}
         for section, settings in recipe.items():
             if isinstance(settings, dict) and "epochs" in settings:
-                recipe[section] = {**settings, "epochs": 4 if section == "base" else 1}
+                recipe[section] = {**settings, "epochs": 6 if section == "base" else 1}
         monkeypatch.setitem(cls.recipes, "shared/digits", recipe)
 
 
@@ -55,7 +55,7 @@ def test_all_beside_a_fuser_in_one_table(tmp_path: Path) -> None:
     for name in RIVALS:
         method = found["methods"][name]
         assert len(method["sessions"]) == 3 and method["sessions"][0]["base"] > 0.3
-        assert method["base"]["trainings"][f"{name}-base"]["epochs"] == 4
+        assert method["base"]["trainings"][f"{name}-base"]["epochs"] == 6
         assert f"| {name} |" in (tmp_path / "table.md").read_text()
         assert f">{name}<" in (tmp_path / "report.html").read_text()
 

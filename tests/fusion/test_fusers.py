@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from faverage.fusion import Fuser, fuser_names, get_fuser, load_fuser
-from helpers_fusers import Array, N, log_loss, make_data
+from helpers_fusers import Array, N, log_loss, make_data, quick_fuser
 
 NAMES = fuser_names()
 TRAINED = [name for name in NAMES if get_fuser(name).trains]
@@ -17,7 +17,7 @@ TRAINED = [name for name in NAMES if get_fuser(name).trains]
 
 @cache
 def shared(name: str, gaps: bool = False) -> Fuser:
-    return get_fuser(name).fit(*make_data(60, gaps=gaps))
+    return quick_fuser(name).fit(*make_data(60, gaps=gaps))
 
 
 def fitted(name: str, gaps: bool = False) -> Fuser:
@@ -47,29 +47,29 @@ class TestEveryFuser:
     def test_dtype(self, name: str) -> None:
         scores, y = make_data(60, gaps=True)
         single = scores.astype(np.float32)
-        p = get_fuser(name).fit(single, y).predict_proba(single)
+        p = quick_fuser(name).fit(single, y).predict_proba(single)
         check_probabilities(p, (60, N))
         double = single.astype(np.float64)
-        np.testing.assert_allclose(get_fuser(name).fit(double, y).predict_proba(double), p, atol=1e-6)
+        np.testing.assert_allclose(quick_fuser(name).fit(double, y).predict_proba(double), p, atol=1e-6)
 
     def test_order_of_rows(self, name: str) -> None:
         scores, y = make_data(60)
         order = np.random.default_rng(0).permutation(60)
-        p = get_fuser(name).fit(scores[order], y[order]).predict_proba(scores)
+        p = quick_fuser(name).fit(scores[order], y[order]).predict_proba(scores)
         np.testing.assert_allclose(p, fitted(name).predict_proba(scores), atol=1e-6)
 
     def test_weights_are_repetitions(self, name: str) -> None:
         scores, y = make_data(40)
         times = np.arange(40) % 3
-        weighted = get_fuser(name).fit(scores, y, sample_weight=times).predict_proba(scores)
-        repeated = get_fuser(name).fit(scores.repeat(times, 0), y.repeat(times)).predict_proba(scores)
+        weighted = quick_fuser(name).fit(scores, y, sample_weight=times).predict_proba(scores)
+        repeated = quick_fuser(name).fit(scores.repeat(times, 0), y.repeat(times)).predict_proba(scores)
         np.testing.assert_allclose(weighted, repeated, atol=1e-6)
 
     def test_deterministic_and_quiet(self, name: str) -> None:
         scores, y = make_data(60, gaps=True)
         torch.manual_seed(123)
         before = torch.get_rng_state()
-        p = get_fuser(name).fit(scores, y).predict_proba(scores)
+        p = quick_fuser(name).fit(scores, y).predict_proba(scores)
         assert torch.equal(before, torch.get_rng_state())
         np.testing.assert_array_equal(p, fitted(name, gaps=True).predict_proba(scores))
 
@@ -85,10 +85,10 @@ class TestEveryFuser:
 
     def test_partial_fit(self, name: str) -> None:
         scores, y = make_data(60)
-        fuser = get_fuser(name).partial_fit(scores[:30], y[:30]).partial_fit(scores[30:], y[30:])
+        fuser = quick_fuser(name).partial_fit(scores[:30], y[:30]).partial_fit(scores[30:], y[30:])
         p = fuser.predict_proba(scores)
         check_probabilities(p, (60, N))
-        together = get_fuser(name).fit(scores, y).predict_proba(scores)
+        together = quick_fuser(name).fit(scores, y).predict_proba(scores)
         assert np.abs(p - together).max() < 1e-3  # nothing of the first half was forgotten
 
     def test_partial_fit_remembers_classes_that_the_new_rows_lack(self, name: str) -> None:
@@ -180,20 +180,20 @@ class TestEveryFuser:
     )
     def test_small_sizes(self, name: str, n: int, k: int, n_classes: int) -> None:
         scores, y = make_data(n, k, n_classes)
-        check_probabilities(get_fuser(name).fit(scores, y).predict_proba(scores), (n, n_classes))
+        check_probabilities(quick_fuser(name).fit(scores, y).predict_proba(scores), (n, n_classes))
 
     @pytest.mark.parametrize("classes", [(0, 1, 2), (1,), (0, 3)])
     def test_labels_that_do_not_occur(self, name: str, classes: tuple[int, ...]) -> None:
         scores, y = make_data(40)
         rows = np.isin(y, classes)
-        p = get_fuser(name).fit(scores[rows], y[rows]).predict_proba(scores)
+        p = quick_fuser(name).fit(scores[rows], y[rows]).predict_proba(scores)
         check_probabilities(p, (40, N))
 
     def test_extreme_scores(self, name: str) -> None:
         scores, y = make_data(40)
         hard = np.eye(N)[scores.argmax(2)]
         hard[:5], hard[5:10, 1], hard[10:15] = 0.0, 0.0, 100 * hard[10:15]
-        check_probabilities(get_fuser(name).fit(hard, y).predict_proba(hard), (40, N))
+        check_probabilities(quick_fuser(name).fit(hard, y).predict_proba(hard), (40, N))
 
 
 @pytest.mark.parametrize("name", TRAINED)

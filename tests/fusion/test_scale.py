@@ -11,7 +11,7 @@ import torch
 
 from faverage import AFA, fit, groups_by_confusion
 from faverage.fusion import arrays, fuser_names, get_fuser
-from helpers_fusers import make_data
+from helpers_fusers import make_data, quick_fuser
 from helpers_paths import TESTS
 
 pytestmark = pytest.mark.slow
@@ -36,10 +36,10 @@ def test_memory_map_in_chunks_equals_memory(name: str, dtype: type, tmp_path, mo
     scores, y = make_data(60, gaps=True)
     scores = scores.astype(dtype)
     weight = np.arange(60) % 3
-    expected = get_fuser(name).fit(scores, y, weight).predict_proba(scores)
+    expected = quick_fuser(name).fit(scores, y, weight).predict_proba(scores)
     monkeypatch.setattr(arrays, "_CHUNK", 50)  # four rows
     mapped = on_disk(tmp_path, scores)
-    fuser = get_fuser(name).fit(mapped, y, weight)
+    fuser = quick_fuser(name).fit(mapped, y, weight)
     np.testing.assert_allclose(fuser.predict_proba(mapped), expected, atol=1e-6)
     np.testing.assert_allclose(get_fuser(fuser).fit(scores, y, weight).predict_proba(scores), expected, atol=1e-6)
 
@@ -49,8 +49,8 @@ def test_rows_of_no_weight_do_not_count_in_large_data(name: str, large_path) -> 
     scores, y = make_data(60, gaps=True)
     spoiled = np.concatenate([np.full((20, *scores.shape[1:]), 0.25), scores])
     weight = np.repeat([0.0, 1.0], [20, 60])
-    given = get_fuser(name).fit(spoiled, np.concatenate([np.zeros(20, dtype=int), y]), weight).predict_proba(scores)
-    np.testing.assert_allclose(given, get_fuser(name).fit(scores, y).predict_proba(scores), atol=1e-6)
+    given = quick_fuser(name).fit(spoiled, np.concatenate([np.zeros(20, dtype=int), y]), weight).predict_proba(scores)
+    np.testing.assert_allclose(given, quick_fuser(name).fit(scores, y).predict_proba(scores), atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, bool])
@@ -75,15 +75,15 @@ def test_a_bad_number_is_found_in_any_chunk(bad: float, dtype: type, monkeypatch
         get_fuser("afa").fit(scores, y)
 
 
-@pytest.mark.parametrize("name", ["afa", "arithmetic", "log-pool", "afa-paper"])
-def test_large_scores_are_not_copied_whole(name: str, large_file: Path) -> None:
-    """The process may grow by the pages of the file, by the result and by 24 MB: another copy is at least 40 MB."""
-    child = TESTS / "scale_child.py"
+def test_large_scores_are_not_copied_whole(large_file: Path) -> None:
+    """A process may grow by the pages of the file, by the result and by 24 MB: another copy is at least 40 MB."""
+    names = ("afa", "arithmetic", "log-pool", "afa-paper")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, str(child), str(large_file), name]
-    grown = int(subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=120).stdout)
+    command = [sys.executable, str(TESTS / "scale_child.py"), str(large_file), *names]
+    lines = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=120).stdout.split()
     n, k, classes = LARGE
-    assert grown < 2 * n * k * classes + 8 * n * classes + (24 << 20)
+    for name, grown in zip(names, map(int, lines), strict=True):
+        assert grown < 2 * n * k * classes + 8 * n * classes + (24 << 20), name
 
 
 @pytest.fixture(scope="module")

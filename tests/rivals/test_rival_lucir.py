@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from faverage.rivals import LUCIR
-from faverage.rivals.exemplars import Exemplars
 from faverage.rivals.lucir import Increment, Network, less_forget, margin_ranking
+from faverage.rivals.parts import Exemplars
 from helpers_vision import drawn
 
 TINY = {

@@ -57,14 +57,17 @@ def test_the_loss_of_mixed_and_turned_images() -> None:
 @pytest.mark.parametrize(
     "lesson", [{"mix": 0.5}, {"smoothing": 0.1}, {"contrast": 0.5}, {"mix": 0.5, "rotations": True}]
 )
-def test_every_lesson_teaches_and_can_be_repeated(lesson: dict[str, Any]) -> None:
-    images, labels = drawn(320)
-    settings = {"head": "cosine", "epochs": 8, **lesson}
-    first, again = (quick(images, labels, **settings) for _ in range(2))
+def test_every_lesson_teaches(lesson: dict[str, Any]) -> None:
+    found = quick(*drawn(160), head="cosine", epochs=4, **lesson)
+    assert found.history["accuracy"][-1] > 1.8 / (16 if lesson.get("rotations") else 4)
+    assert found.config["lesson"]["mix"] == lesson.get("mix", 0.0)
+
+
+@pytest.mark.parametrize("lesson", [{"contrast": 0.5}, {"mix": 0.5, "smoothing": 0.1, "rotations": True}])
+def test_every_lesson_can_be_repeated(lesson: dict[str, Any]) -> None:
+    first, again = (quick(*drawn(80), head="cosine", epochs=2, **lesson) for _ in range(2))
     assert first.history == {**again.history, "seconds": first.history["seconds"]}
     assert torch.equal(first.head_weight, again.head_weight)
-    assert first.history["accuracy"][-1] > 1.8 / (16 if lesson.get("rotations") else 4)
-    assert first.config["lesson"]["mix"] == lesson.get("mix", 0.0)
 
 
 def test_a_lesson_that_cannot_be_is_refused() -> None:

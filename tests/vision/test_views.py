@@ -62,7 +62,7 @@ def test_training_on_turned_images(tmp_path: Any) -> None:
     images, labels = drawn(320)
     kept = hold_out(labels, per_class=15)
     rows = np.setdiff1d(np.arange(320), kept)
-    model = quick(images, labels, indices=rows, rotations=True, head="cosine", epochs=12)
+    model = quick(images, labels, indices=rows, rotations=True, head="cosine", epochs=8)
     heads = rotation_heads(model)
     assert heads.shape == (4, 4, 128) and torch.equal(heads[3, 2], model.head_weight[2 * 4 + 3])
     again = BaseModel.load(model.save(tmp_path / "model.safetensors"))

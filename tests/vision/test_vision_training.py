@@ -54,7 +54,7 @@ def test_schedules() -> None:
 @pytest.mark.parametrize("head", ["linear", "cosine"])
 def test_training_learns_drawn_shapes(head: Any, tmp_path: Path) -> None:
     images, labels = drawn(256)
-    model = quick(images, labels, head=head, epochs=12)
+    model = quick(images, labels, head=head, epochs=8)
     assert list(model.history) == ["loss", "accuracy", "lr", "seconds"]
     assert model.history["loss"][-1] < model.history["loss"][0]
     assert model.images_per_second > 0

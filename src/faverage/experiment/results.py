@@ -55,15 +55,14 @@ def _averaged(rows: list[Results]) -> tuple[dict[str, float], dict[str, float]]:
     return means, {key: float(np.std(found, ddof=1)) for key, found in values.items() if len(rows) > 1}
 
 
-def compare(repeats: list[Results], reference: str, level: float = 0.95) -> list[dict[str, Any]]:
+def compare(repeats: list[Results], reference: str) -> list[dict[str, Any]]:
     """Compare every method with a reference over repeats, in pairs: the same seed and the same shots for both.
 
-    The interval is that of Student's t for the mean difference of F1; it speaks of other repeats, not of other data.
+    The interval is Student's t of 95 % for the mean difference of F1; it speaks of other repeats, not of other data.
 
     Args:
         repeats: of each repeat ``seed``, ``order``, ``draw`` and ``methods``.
         reference: a method's name.
-        level: of the confidence interval.
 
     Returns:
         For each other method and for the ``last`` session and the ``mean`` of all after the base: mean ``difference``
@@ -81,7 +80,7 @@ def compare(repeats: list[Results], reference: str, level: float = 0.95) -> list
         for what in ("last", "mean"):
             ours, theirs = (np.array([_f1(r["methods"][m], what) for r in repeats]) for m in (reference, name))
             difference = ours - theirs
-            half = t.ppf((1 + level) / 2, len(repeats) - 1) * difference.std(ddof=1) / len(repeats) ** 0.5
+            half = t.ppf(0.975, len(repeats) - 1) * difference.std(ddof=1) / len(repeats) ** 0.5
             found.append(
                 {
                     "reference": reference,

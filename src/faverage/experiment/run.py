@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import platform
@@ -18,21 +19,24 @@ import numpy as np
 from faverage.experiment.base import Progress, features_of_benchmark
 from faverage.experiment.code import base_code
 from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
-from faverage.experiment.costs import costs_of
 from faverage.experiment.given import DROPPED, of_today
 from faverage.experiment.methods import run_methods
 from faverage.experiment.pictures import Pictures, check_orders
 from faverage.experiment.report import write
 from faverage.experiment.results import NOTES, PAPER, combine, compare
+from faverage.experiment.rivals import rival_recipe
 from faverage.experiment.tables import earlier_in_words
 from faverage.experiment.trouble import results_folder
 from faverage.features import FeatureSet
+from faverage.fscil.fusers import ALONE
+from faverage.rivals import RIVALS, get_rival
 from faverage.storage import alone, read_json
+from faverage.vision.views import looks
 
 if TYPE_CHECKING:
     from faverage.vision import Team
 
-__all__ = ["digest", "finished_run", "run", "versions"]
+__all__ = ["costs_of", "digest", "finished_run", "flops", "run", "versions"]
 
 
 def run(
@@ -257,6 +261,60 @@ def _protocol(ready: _Ready, config: RunConfig) -> dict[str, Any]:
         kept = f"of later sessions alone, since {why}: at the end all orders have the same classes and shots"
         protocol["orders"] = kept if _same_end(ready, config) else "of all sessions"
     return protocol
+
+
+def costs_of(
+    method: str, result: dict[str, Any], config: RunConfig, features: FeatureSet, pictures: Pictures | None
+) -> dict[str, float | None]:
+    """Return what a method of a run costs, as plain data.
+
+    Args:
+        method: its name.
+        result: of the method, see ``run_methods``.
+        config: of one seed.
+        features: what fusers see.
+        pictures: the images; None for features from a file.
+
+    Returns:
+        ``passes`` of a backbone for one prediction: a fuser's views of all networks, and two for a view of ``both``
+        sides; ``flops`` of these passes, heads and fuser apart, None without images; ``base_seconds``, base training,
+        features and what the method adds, None for features from a file; and ``session_seconds``, the mean time to
+        learn a later session, None where there is none.
+    """
+    later = [session.get("learn_seconds") for session in result["sessions"][1:]]
+    own = (result.get("base") or {}).get("seconds")
+    networks = features.networks or ([features.base] if features.base else [])
+    if method in RIVALS:
+        recipe, wants = rival_recipe(method, config)
+        seen = [(wants.get("backbone", config.backbone), get_rival(method).passes(recipe))]
+    else:
+        views = [(one.backbone, view) for one in config.each for view in one.views] if pictures else []
+        views = views or [("", name) for name in features.views]
+        seen = [(backbone, looks(name)) for backbone, name in (views[:1] if method in ALONE else views)]
+        own = own + sum(n["seconds"] + n["features_seconds"] for n in networks) if own and networks else None
+    operations = [n * flops(backbone, pictures.transform.size) for backbone, n in seen] if pictures else None
+    return {
+        "passes": sum(n for _, n in seen),
+        "flops": sum(operations) if operations is not None else None,
+        "base_seconds": own,
+        "session_seconds": sum(later) / len(later) if later and None not in later else None,
+    }
+
+
+@functools.cache
+def flops(backbone: str, side: int) -> int:
+    """Return the floating-point operations of a backbone for one image of ``side`` px: two for a multiply and add.
+
+    Convolutions and matrix products count, as ``torch.utils.flop_counter`` has them.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from faverage.vision import get_backbone
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        get_backbone(backbone).eval()(torch.zeros(1, 3, side, side))
+    return int(counter.get_total_flops())
 
 
 def versions() -> dict[str, str]:

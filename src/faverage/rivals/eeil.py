@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from faverage.rivals.exemplars import Exemplars
-from faverage.rivals.parts import distillation, herding
+from faverage.rivals.parts import Exemplars, distillation, herding
 from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Head, Trainable, extract_features
 from faverage.vision.model import Network

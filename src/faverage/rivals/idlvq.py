@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.exemplars import Exemplars
-from faverage.rivals.parts import class_means
+from faverage.rivals.parts import Exemplars, class_means
 from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Trainable
 

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.exemplars import Exemplars
-from faverage.rivals.parts import class_means, cosine
+from faverage.rivals.parts import Exemplars, class_means, cosine
 from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Trainable
 

@@ -1,8 +1,9 @@
-"""What several rivals are made of: cosine logits, attention, distillation, herding, episodes, rotated images."""
+"""What several rivals are made of: cosine logits, attention, distillation, herding, kept images, episodes, turns."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["Attention", "class_means", "cosine", "distillation", "episode", "herding", "turned"]
+__all__ = ["Attention", "Exemplars", "class_means", "cosine", "distillation", "episode", "herding", "turned"]
 
 Array = NDArray[Any]
 
@@ -81,15 +82,14 @@ class Attention(nn.Module):
         dimension: d.
         dropout: on the result, before the residual.
         norm: whether to end with a LayerNorm.
-        bias: of the last linear map.
     """
 
-    def __init__(self, dimension: int, *, dropout: float = 0.0, norm: bool = True, bias: bool = True) -> None:
+    def __init__(self, dimension: int, *, dropout: float = 0.0, norm: bool = True) -> None:
         super().__init__()
         self.query, self.key, self.value = (nn.Linear(dimension, dimension, bias=False) for _ in range(3))
         for part in (self.query, self.key, self.value):
             nn.init.normal_(part.weight, std=(2.0 / (2 * dimension)) ** 0.5)
-        self.out = nn.Linear(dimension, dimension, bias=bias)
+        self.out = nn.Linear(dimension, dimension)
         nn.init.xavier_normal_(self.out.weight)
         self.dropout = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(dimension) if norm else nn.Identity()
@@ -101,3 +101,48 @@ class Attention(nn.Module):
         mixed = self.out(weights.softmax(-1) @ self.value(keys))
         result: Tensor = self.norm(queries + self.dropout(mixed))
         return result
+
+
+@dataclass
+class Exemplars:
+    """Kept images, uint8 ``(m, S, S, 3)``, and the numbers of their classes ``(m,)``.
+
+    By default methods keep what is usual in few-shot class-incremental learning: 400 images of base classes in all and
+    one of each new class.
+    """
+
+    images: Array
+    numbers: Array
+
+    @classmethod
+    def of_base(cls, images: Array, numbers: Array, count: int, rng: np.random.Generator) -> Self:
+        """Draw ``count`` of the images ``(n, S, S, 3)``, as evenly over their classes ``(n,)`` as possible."""
+        order = rng.permutation(len(numbers))
+        turn = np.empty(len(numbers), dtype=np.int64)  # the position of a row within its class, in random order
+        for label in np.unique(numbers):
+            own = order[numbers[order] == label]
+            turn[own] = np.arange(len(own))
+        rows = np.sort(order[np.argsort(turn[order], kind="stable")][:count])
+        return cls(np.asarray(images[rows]), numbers[rows])
+
+    @classmethod
+    def of_arrays(cls, arrays: dict[str, Array]) -> Self:
+        """Take back what ``arrays`` gave: ``(m, S, S, 3)`` and ``(m,)``."""
+        return cls(arrays["exemplars"], arrays["exemplar_numbers"])
+
+    def arrays(self) -> dict[str, Array]:
+        """Return both parts, ``(m, S, S, 3)`` and ``(m,)``, by name."""
+        return {"exemplars": self.images, "exemplar_numbers": self.numbers}
+
+    def joined(self, images: Array, numbers: Array) -> tuple[Array, Array]:
+        """Return the exemplars, and further images ``(n, S, S, 3)`` with their classes ``(n,)`` after them."""
+        return np.concatenate([self.images, images]), np.concatenate([self.numbers, numbers])
+
+    def with_new(self, images: Array, numbers: Array, features: Array, count: int) -> Exemplars:
+        """Add ``count`` images of each new class, chosen by herding on their features ``(n, d)``."""
+        rows = []
+        for label in np.unique(numbers):
+            own = np.flatnonzero(numbers == label)
+            rows.append(own[herding(features[own], count)])
+        chosen = np.concatenate(rows)
+        return Exemplars(*self.joined(images[chosen], numbers[chosen]))

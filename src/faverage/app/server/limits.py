@@ -13,6 +13,8 @@ __all__ = ["LOOPBACK", "Limits", "Meter", "Rate", "Shares", "who"]
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names of this machine, as a browser writes them."""
 
+_LATEST = 4096  # clients and times that are remembered
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -127,7 +129,6 @@ class Rate:
     Args:
         limits: the pace and the size of the buckets.
         clock: seconds that only grow.
-        most: clients to remember; the ones not seen for longest are forgotten first.
 
     >>> now = [0.0]
     >>> rate = Rate(Limits(per_second=1, burst=2), clock=lambda: now[0])
@@ -138,10 +139,9 @@ class Rate:
     0.0
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic, most: int = 4096) -> None:
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
-        self._most = most
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # client -> tokens, when counted
 
     def wait(self, client: str) -> float:
@@ -154,7 +154,7 @@ class Rate:
         tokens = min(float(size), tokens + (now - since) * pace)
         enough = tokens >= 1
         self._buckets[client] = (tokens - enough, now)
-        if len(self._buckets) > self._most:
+        if len(self._buckets) > _LATEST:  # those not seen for longest are forgotten first
             self._buckets.popitem(last=False)
         return 0.0 if enough else (1 - tokens) / pace
 
@@ -169,8 +169,7 @@ class Meter:
     50.0
     """
 
-    def __init__(self, keep: int = 4096) -> None:
-        self._keep = keep
+    def __init__(self) -> None:
         self._counts: dict[str, Counter[int]] = {}
         self._times: dict[str, deque[float]] = {}
         self._start = time.monotonic()
@@ -185,7 +184,7 @@ class Meter:
     def add(self, path: str, status: int, seconds: float) -> None:
         """Note one request."""
         self._counts.setdefault(path, Counter())[status] += 1
-        self._times.setdefault(path, deque(maxlen=self._keep)).append(seconds)
+        self._times.setdefault(path, deque(maxlen=_LATEST)).append(seconds)
 
     def batch(self, pictures: int) -> None:
         """Note one batch of predictions."""

@@ -164,11 +164,11 @@ def command(
     serve(models or [], host, port, token, backbone=backbone, say=lambda words: typer.echo(printable(words)))
 
 
-def _leave(seconds: float = 1.0) -> None:
+def _leave() -> None:
     """End the process even where a thread does not end, as one that waits for a disk; files are whole at any time."""
     from faverage.app.server.workers import THREADS
 
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 1.0
     threads = [thread for thread in threading.enumerate() if thread.name.startswith(THREADS)]
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -289,7 +289,7 @@ def _standard(say: Callable[[str], None]) -> tuple[list[Model], str | None]:
     folder, photos = cache_folder() / "digits-model", cache_folder() / "photos-model"
     if not folder.exists():
         say(f"No model was named: making one that knows digits, in {folder} (once, a few seconds)")
-    digits = digits_model(folder, progress=True)
+    digits = digits_model(folder)
     try:
         if not photos.exists():
             with suppress(ModelError):  # another process made it meanwhile; else loading says what is wrong
