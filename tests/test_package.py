@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path

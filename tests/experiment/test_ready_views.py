@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from faverage.experiment import ConfigError, RunConfig, run_method
-from faverage.experiment.recipes import BEST
 from faverage.experiment.fusers import learner_of
+from faverage.experiment.recipes import BEST
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.work import mark
 from faverage.features import FeatureSet, file_views
