@@ -173,7 +173,7 @@ def test_the_workflow_runs_what_make_runs() -> None:
     said = [line.rsplit(" ", 1)[1] for line in classifiers if re.search(r":: 3\.\d+$", line)]
     assert matrix["python"] == said and len(matrix["os"]) == 3
     makefile = (ROOT / "Makefile").read_text()
-    [line] = re.findall(r"^quick:.*\n\t@OMP_NUM_THREADS=1 \$\(BIN\)/python (.*)", makefile, re.MULTILINE)
+    [line] = re.findall(r"^quick:.*\n\t@\$\(PYTEST\) \$\(BIN\)/python (.*)", makefile, re.MULTILINE)
     for name in ("SHARED", "JOBS"):
         [value] = re.findall(rf"^{name}\s*[:?]= *(.*)", makefile, re.MULTILINE)
         line = line.replace(f"$({name})", value)
