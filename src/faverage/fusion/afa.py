@@ -77,6 +77,7 @@ class AFAFuser(Fuser):
         losses: held-out loss of each candidate, by name.
         weights: share of each candidate that is in use, by name.
         fits: those candidates.
+        coupled: whether all of them but full matrices take coupled scores.
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 3, 200)
@@ -109,14 +110,14 @@ class AFAFuser(Fuser):
             get_mean(mean)
             if mean in ("mean", "both", "all") or mean.startswith("tied"):
                 raise ValueError(f"'{mean}' is what afa calls a network of its own: register the mean by another name")
-        self._coupled = False  # whether networks but full matrices take coupled scores
+        self.coupled = False
         self.losses: dict[str, float] = {}
         self.weights: dict[str, float] = {}
         self.fits: dict[str, Fit] = {}
 
     def _fit(self, scores: Array, y: Array, weight: Array) -> None:
         known = np.asarray(self._known)
-        self._coupled = self.structure == "auto" and not known.all()
+        self.coupled = self.structure == "auto" and not known.all()
         x, labels, w = subsample(scores, y, weight, _CHOOSE_SCORES)
         candidates = Candidates(*self._inputs(x), labels, known, self.structure, tuple(self.means), len(x))
         names = candidates.names()
@@ -172,7 +173,7 @@ class AFAFuser(Fuser):
             mix = dict(zip(fit.means, fit.mix, strict=True)) if isinstance(fit, ScalarFit) else {"geometric": 1.0}
             by_mean += share * np.array([mix.get(mean, 0.0) for mean in self.means])
             trust = fit.shares(self.n_classes)
-            if self._coupled:  # of a class that it does not know a model says what others say
+            if self.coupled:  # of a class that it does not know a model says what others say
                 trust = np.where(np.any(self._known, 0)[:, None], normalise(trust * np.transpose(self._known)), trust)
             by_model += share * trust
         return from_shares(torch.from_numpy(by_mean), torch.from_numpy(by_model), tuple(self.means), names, labels)
@@ -200,10 +201,10 @@ class AFAFuser(Fuser):
         """
         filled = self._filled(scores)
         padded = np.where(np.isnan(filled), 1 / scores.shape[2], filled)
-        return padded, couple(filled) if self._coupled else padded
+        return padded, couple(filled) if self.coupled else padded
 
     def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"losses": self.losses, "weights": self.weights, "fits": {}, "coupled": self._coupled}
+        state: dict[str, Any] = {"losses": self.losses, "weights": self.weights, "fits": {}, "coupled": self.coupled}
         for i, (name, fit) in enumerate(self.fits.items()):
             parts = vars(fit)
             state["fits"][name] = {k: v for k, v in parts.items() if not isinstance(v, np.ndarray)}
@@ -211,7 +212,7 @@ class AFAFuser(Fuser):
         return state
 
     def _set_state(self, state: dict[str, Any], n_models: int, n_classes: int) -> None:
-        self._coupled = state.get("coupled", False) is True  # files of older versions lack it
+        self.coupled = state.get("coupled", False) is True  # files of older versions lack it
         self.losses = {name: number(loss, "losses") for name, loss in state["losses"].items()}
         self.weights = {name: number(share, "weights", low=0) for name, share in state["weights"].items()}
         if set(self.weights) != set(state["fits"]) or not sum(self.weights.values()) > 0:

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
+SQUARINGS = 7  # of the steps between members in ``couple``: 128 steps
 
 _KEPT_ROWS = 10_000  # rows of earlier data that partial_fit trains on again, at most,
 _KEPT_SCORES = 1 << 22  # and how many scores they may hold
 _MERGE_SCORES = 1 << 24  # up to this size equal rows are merged before training
 _MOST = 1e12  # weights in a file that are larger were not learned
 _CHUNK = 1 << 22  # scores worked on at a time where all of them are looked at
-_SQUARINGS = 7  # of the steps between members in ``couple``: 128 steps
 
 
 def check_scores(scores: ArrayLike) -> Array:
@@ -94,7 +94,7 @@ def couple(scores: Array) -> Array:
     count = here.sum(1)
     part = x / np.maximum(count, 1)[:, None]
     steps = here.astype(np.float64) @ part.transpose(0, 2, 1)  # (n, K, K)
-    for _ in range(_SQUARINGS):
+    for _ in range(SQUARINGS):
         steps = steps @ steps
         steps /= np.maximum(steps.max((1, 2), keepdims=True), 1e-300)  # where scores sum to less than one, it falls
     p = ((steps @ here.mean(2, keepdims=True)) * part).sum(1)  # from equal probabilities
