@@ -28,6 +28,7 @@ _FULL_WEIGHTS = 1 << 22  # full matrices of more weights are not tried: each cos
 _SHARPNESS = 0.5  # candidates weigh exp(-_SHARPNESS x summed held-out loss)
 _LEAST = 0.01  # candidates of a smaller weight are dropped
 _BEHIND = 20.0  # summed held-out loss by which a candidate is behind the best that is given up after some folds
+_FEW = 10  # rows a class: with fewer, nearly equal weights are tried, too, and no weights a class that all models know
 _TIED = (1e-2, 1e-3, 1e-4)  # softenings of the tied structure
 
 _SCALARS: dict[str, tuple[tuple[str, ...], bool, float, float]] = {  # means, whether T is free, shrinkage, floor
@@ -36,6 +37,8 @@ _SCALARS: dict[str, tuple[tuple[str, ...], bool, float, float]] = {  # means, wh
     "mean, T": (ARITHMETIC, True, 1.0, 1e-3),
     "both, T": (BOTH, True, 1.0, 1e-3),
     "geometric, T": (GEOMETRIC, True, 1.0, SOFT),
+    "mean, equal": (ARITHMETIC, False, 100.0, 1e-6),  # where rows are few
+    "both, T, shrunk": (BOTH, True, 10.0, 1e-3),
 }
 
 Structure = Literal["auto", "scalar", "tied", "per_class", "full"]
@@ -53,7 +56,8 @@ class AFAFuser(Fuser):
     - scalar: the arithmetic mean (weights free, or shrunk to equal ones; or with a temperature), the geometric mean
       with a temperature (a log-opinion pool), both means with a temperature;
     - tied: the same pool, of scores that are softened less;
-    - per_class and full: the geometric mean, shrunk to the scalar one.
+    - per_class and full: the geometric mean, shrunk to the scalar one. With fewer than ten rows a class there are means
+      with (nearly) equal weights in their place.
 
     Where models know different classes, scores are coupled first (``arrays.couple``): of a class that it does not know
     a model says what the others make of it, so that all candidates begin at a mean that needs no examples. They are the
@@ -174,7 +178,8 @@ class AFAFuser(Fuser):
             by_mean += share * np.array([mix.get(mean, 0.0) for mean in self.means])
             trust = fit.shares(self.n_classes)
             if self.coupled:  # of a class that it does not know a model says what others say
-                trust = np.where(np.any(self._known, 0)[:, None], normalise(trust * np.transpose(self._known)), trust)
+                known = np.asarray(self._known).T
+                trust = np.where(known.any(1, keepdims=True), normalise(trust * known), trust)
             by_model += share * trust
         return from_shares(torch.from_numpy(by_mean), torch.from_numpy(by_model), tuple(self.means), names, labels)
 
@@ -259,10 +264,11 @@ class Candidates:
         if self.structure == "full":
             usual = 10.0 if shared else 1.0
             return [name for name, (_, strength) in self._full().items() if strength == usual][-1:]
-        narrow = ["mean, shrunk", "mean", "mean, T", "both, T", "geometric, T"]
-        narrow += ["per class", "tied 0.001"] if shared else tied
+        narrow = ["mean, shrunk", "mean", "mean, T", "both, T", "geometric, T", *(["tied 0.001"] if shared else tied)]
+        few = self.n_rows < _FEW * self.known.shape[1]
+        narrow += ["mean, equal", "both, T, shrunk"] if few else ["per class"] if shared else []
         large = int(self.known.sum()) * self.known.shape[1] > _FULL_WEIGHTS
-        return narrow if large else [*narrow, *self._full()]
+        return narrow if large or (few and shared) else [*narrow, *self._full()]
 
     def _full(self) -> dict[str, tuple[tuple[float, ...], float]]:
         """Return the softenings and the strength of shrinkage, from strong to weak, of each full structure, by name."""
@@ -286,7 +292,8 @@ class Candidates:
         used = weight > 0
         y, w = self.y[used], weight[used]
         x = self.coupled[used].astype(np.float32)  # half of the bytes, and they are what costs
-        before: dict[str, Any] = {}  # the pool, and the tied and the full one before
+        before: dict[str, Array] = {}  # the tied and the full one before
+        pool: list[ScalarFit] = []  # the scalar fit that wider ones are shrunk to, once it is there
 
         def scalar(name: str) -> ScalarFit:
             usual = (self.means if name == "all, T" else (name.removesuffix(", T"),), True, 1.0, 1e-3)
@@ -294,11 +301,16 @@ class Candidates:
             near = self.last.get(name)
             return ScalarFit.fit(x, y, w, means, temperature=temperature, shrink=shrink, floor=floor, near=near)
 
+        def geometric() -> ScalarFit:
+            if not pool:
+                pool.append(scalar("geometric, T"))
+                self.last["geometric, T"] = pool[0]
+            return pool[0]
+
         def start() -> Array:
-            if not self.known.all():
-                return np.full(x.shape[1], 0.5)  # of its own log-probability: the scalar fit is no sane start
-            pool = before["pool"] if "pool" in before else fit("geometric, T")
-            return np.asarray(pool.temperature * pool.weights[0])
+            if self.known.all():
+                return np.asarray(geometric().temperature * geometric().weights[0])
+            return np.full(x.shape[1], 0.5)  # of its own log-probability: the scalar fit is no sane start
 
         def fit(name: str) -> Fit:
             if name.startswith("tied"):
@@ -311,18 +323,14 @@ class Candidates:
                 if softenings not in self.last:
                     self.last[softenings] = Full(self.x, self.y, self.known, softenings)
                 full: Full = self.last[softenings]
-                self.last[name] = before["full"] = full.fit(
-                    weight, start(), shrink, self.last.get(name, before.get("full"))
-                )
+                before["full"] = full.fit(weight, start(), shrink, self.last.get(name, before.get("full")))
+                self.last[name] = before["full"]
                 return full.linear(before["full"], start())
-            if name == "geometric, T" and "pool" in before:
-                found = before["pool"]
-            elif name == "per class":
+            found: Fit
+            if name == "per class":
                 found = LinearFit.fit(x, y, w, self.known, start(), shrink=30.0, warm=self.last.get(name))
             else:
-                found = scalar(name)
-            if name == "geometric, T":
-                before["pool"] = found
+                found = geometric() if name == "geometric, T" else scalar(name)
             self.last[name] = found
             return found
 

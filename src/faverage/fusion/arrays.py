@@ -101,7 +101,8 @@ def couple(scores: Array) -> Array:
     unknown = count == 0  # to all models
     p = normalise(p) * (1 - unknown.mean(1, keepdims=True)) + unknown / scores.shape[2]
     mass = (here * p[:, None]).sum(2, keepdims=True)
-    return np.where(here, mass * x, p[:, None])
+    coupled: Array = np.where(here, mass * x, p[:, None])
+    return coupled
 
 
 def check_labels(scores: Array, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Array, Array]:
