@@ -317,7 +317,7 @@ def _couple(scores: Tensor, gaps: Tensor) -> Tensor:
         steps = steps @ steps
         steps = steps / steps.amax((1, 2), keepdim=True)
     p = ((steps @ here.mean(1, keepdim=True)) * part).sum(1)
-    p = p / p.sum(1, keepdim=True) * (1 - unknown.mean()) + unknown / len(unknown)
+    p = p / p.sum(1, keepdim=True) + unknown / len(unknown)
     mass = (here * p[:, None]).sum(2, keepdim=True)
     return mass * x + gaps * p[:, None]
 

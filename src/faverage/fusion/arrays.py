@@ -80,7 +80,8 @@ def couple(scores: Array) -> Array:
         p(c) = mean over the models k that know c of p(S_k) x_k(c),    p(S_k) = Σ_{c ∈ S_k} p(c):
 
     the stationary distribution of steps from model to model (pairwise coupling, for sets of any size). What a model
-    says of what it knows is scaled by p(S_k), and of everything else it says p. A class that nobody knows has 1/N.
+    says of what it knows is scaled by p(S_k), and of everything else it says p. A class that nobody knows has
+    1/N beside.
 
     >>> scores = np.array([[[0.9, 0.1, np.nan], [np.nan, 0.5, 0.5], [0.9, np.nan, 0.1]]])
     >>> couple(scores)[0].round(2)
@@ -98,8 +99,7 @@ def couple(scores: Array) -> Array:
         steps = steps @ steps
         steps /= np.maximum(steps.max((1, 2), keepdims=True), 1e-300)  # where scores sum to less than one, it falls
     p = ((steps @ here.mean(2, keepdims=True)) * part).sum(1)  # from equal probabilities
-    unknown = count == 0  # to all models
-    p = normalise(p) * (1 - unknown.mean(1, keepdims=True)) + unknown / scores.shape[2]
+    p = normalise(p) * (count > 0) + (count == 0) / scores.shape[2]
     mass = (here * p[:, None]).sum(2, keepdims=True)
     coupled: Array = np.where(here, mass * x, p[:, None])
     return coupled
