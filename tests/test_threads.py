@@ -119,7 +119,7 @@ def test_estimators_fuse_on_one_thread_and_keep_their_jobs(
     from faverage.fusion.afa import AFAFuser
 
     seen = []
-    inside = ((_regression, "fit_linear"), (_regression._Problem, "path"))
+    inside = ((_regression, "fit_linear"), (_regression, "_fit_network"))
     for owner, name in ((AFAFuser, "_fit"), (AFAFuser, "_predict"), *inside):
         inner = getattr(owner, name)
 

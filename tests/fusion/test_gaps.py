@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from faverage.fusion import Fuser, get_fuser, load_fuser
-from faverage.fusion.arrays import fill_gaps
+from faverage.fusion.arrays import couple, fill_gaps
 from faverage.fusion.base import unpack_fuser
 from helpers_fusers import Array, log_loss, make_data
 
@@ -43,6 +43,40 @@ def test_what_is_filled_by_hand() -> None:
         ]
     )
     np.testing.assert_allclose(fill_gaps(scores, known), filled)
+
+
+def test_coupling_finds_what_all_models_are_parts_of() -> None:
+    """Models that know three of six classes each, in a ring: what they say given their classes is enough to know p."""
+    p = np.random.default_rng(0).dirichlet(np.full(6, 4.0), 50)
+    sets = (np.arange(3) + 2 * np.arange(3)[:, None]) % 6
+    scores = np.full((50, 3, 6), nan)
+    for k, classes in enumerate(sets):
+        scores[:, k, classes] = p[:, classes] / p[:, classes].sum(1, keepdims=True)
+    np.testing.assert_allclose(couple(scores), np.tile(p[:, None], (1, 3, 1)), atol=1e-3)
+    scores[:, :, 5] = nan  # a class that nobody knows
+    coupled = couple(scores)
+    assert np.allclose(coupled[:, :, 5], 1 / 6) and np.isfinite(coupled).all()
+    sure = couple(np.where(np.isnan(scores), nan, 0.0))  # models that say nothing
+    assert np.isfinite(sure).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_five_examples_a_class_no_plain_mean_is_better(seed: int) -> None:
+    """Six classes, five models that know three of them each, and what they say of rows of other classes misleads."""
+    rng = np.random.default_rng(seed)
+    y = np.concatenate([np.repeat(np.arange(6), 5), rng.integers(0, 6, 2000)])
+    inputs = 1.6 * rng.normal(size=(6, 5))[y] + rng.normal(size=(len(y), 5))
+    centres = np.stack([inputs[30:][y[30:] == c].mean(0) for c in range(6)])
+    logits = inputs @ centres.T - (centres**2).sum(1) / 2
+    scores = np.full((len(y), 5, 6), nan)
+    for k in range(5):
+        classes = (np.arange(3) + k) % 6
+        part = np.exp(logits[:, classes] + 0.5 * rng.normal(size=(len(y), 3)))
+        scores[:, k, classes] = part / part.sum(1, keepdims=True)
+    fuser = get_fuser("afa").fit(scores[:30], y[:30])
+    ours = log_loss(fuser.predict_proba(scores[30:]), y[30:])
+    plain = [get_fuser(rule).predict_proba(scores[30:]) for rule in ("arithmetic", "geometric", "harmonic")]
+    assert fuser.coupled and ours < 0.9 * min(log_loss(p, y[30:]) for p in plain)
 
 
 @pytest.mark.parametrize("name", FILLING)

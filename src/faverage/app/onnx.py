@@ -26,6 +26,7 @@ from faverage.fscil.fusers import ALONE
 from faverage.fscil.heads import RidgeHead, unit
 from faverage.fscil.members import Member, Members
 from faverage.fusion.afa import AFAFuser
+from faverage.fusion.arrays import SQUARINGS
 from faverage.fusion.pools import LogPool
 from faverage.storage import replacing
 from faverage.vision import BaseModel, Evaluate, get_views, transforms_for
@@ -279,14 +280,18 @@ class _Mean(nn.Module):
 
 
 class _Mixed(nn.Module):
-    """The networks that ``afa`` chose, mixed by their shares; a class that a member does not know has 1/N."""
+    """The networks that ``afa`` chose, mixed by their shares; a class that a member does not know has 1/N.
 
-    fill: Tensor
+    Where the fuser couples the scores, so does this, except for full matrices.
+    """
+
+    gaps: Tensor
 
     def __init__(self, fuser: AFAFuser, members: Members) -> None:
         super().__init__()
         n = members.n_classes
-        self.register_buffer("fill", _gaps(members.members, n) / n)
+        self.register_buffer("gaps", _gaps(members.members, n))
+        self.coupled = [fuser.coupled and not name.startswith("full") for name in fuser.weights]
         fits: list[Any] = [fuser.fits[name] for name in fuser.weights]
         self.shares = list(fuser.weights.values())
         self.fits = nn.ModuleList(
@@ -295,10 +300,27 @@ class _Mixed(nn.Module):
 
     def forward(self, scores: Tensor) -> Tensor:
         """Return ``(n, N)``."""
-        x = scores + self.fill
-        parts = [share * fit(x) for share, fit in zip(self.shares, self.fits, strict=True)]
+        padded = scores + self.gaps / scores.shape[2]
+        other = _couple(scores, self.gaps) if any(self.coupled) else padded
+        inputs = [other if coupled else padded for coupled in self.coupled]
+        parts = [share * fit(x) for share, fit, x in zip(self.shares, self.fits, inputs, strict=True)]
         fused = torch.stack(parts).sum(0)
         return fused / fused.sum(1, keepdim=True)
+
+
+def _couple(scores: Tensor, gaps: Tensor) -> Tensor:
+    """Return what ``faverage.fusion.arrays.couple`` does, for scores ``(n, K, N)`` with 0 at the gaps ``(K, N)``."""
+    here, unknown = 1 - gaps, gaps.prod(0)
+    x = scores / (1 + (scores.sum(2, keepdim=True) - 1).relu())
+    part = x / (here.sum(0) + unknown)
+    steps = here @ part.transpose(1, 2)
+    for _ in range(SQUARINGS):
+        steps = steps @ steps
+        steps = steps / steps.amax((1, 2), keepdim=True)
+    p = ((steps @ here.mean(1, keepdim=True)) * part).sum(1)
+    p = p / p.sum(1, keepdim=True) + unknown / len(unknown)
+    mass = (here * p[:, None]).sum(2, keepdim=True)
+    return mass * x + gaps * p[:, None]
 
 
 class _LogLinear(nn.Module):

@@ -3,14 +3,15 @@
 A member's predictions are clipped to the range of the target, with a margin. The candidates are the arithmetic mean
 with weights on the simplex, with a scale and a constant, and with weights of any sign (``linear``), each for several λ;
 and, where other means promise less error, the network of all means, with a scale and a constant where these serve. With
-predictions and targets brought to z and t in [0, 1], ω the sample weights (Σ ω = 1), Δ the unit simplex and u its
-centre, its w_1 … w_J ∈ Δ_K and a ∈ Δ_J minimise
+predictions and targets brought to z and t, about in [0, 1], and ω the sample weights, each of its means is fitted
+alone, w_j on the unit simplex minimising
 
-    Σ_i ω_i ( Σ_j a_j f_j⁻¹( w_j · f_j(z_i) ) − t_i )² / L₀  +  λ ( Σ_j KL(u ‖ w_j)/J + KL(u ‖ a) )
+    Σ_i ω_i ( f_j⁻¹( w_j · f_j(z_i) ) − t_i )²  +  λ σ² | w_j − 1/K |²
 
-where L₀ is the squared loss of the plain mean. Each candidate is fitted on all folds but one and judged on that one;
-its share of the prediction is in proportion to MSE^(−n/4), the square root of its likelihood. Absolute and quantile
-losses are squared ones of rows that are weighed anew until nothing changes.
+with σ² the mean squared error of the best member; then a on the simplex, in the same way, mixes them with λ = 1. Each
+candidate is fitted on all folds but one and judged on that one; its share of the prediction is in proportion to
+MSE^(−n/4), the square root of its likelihood. Absolute and quantile losses are
+squared ones of rows that are weighed anew until nothing changes.
 """
 
 from __future__ import annotations
@@ -41,18 +42,17 @@ from faverage.threads import few_threads
 
 Array = NDArray[Any]
 MEANS = "means"
-SHRINKAGES = (1.0, 0.1, 0.01, 1e-3)  # λ of the network, from weights that are drawn to uniform ones to nearly free ones
+SHRINKAGE = 5.0  # λ of the network
 _SHARPNESS = 0.5  # candidates weigh exp(-_SHARPNESS x summed held-out log-loss), as in classification
 _LEAST = 0.01  # candidates of a smaller share are dropped
 _GAIN = 0.05  # other means must promise so much less error than the arithmetic one to be worth their time
-_ROWS = 2000  # the network is chosen on so many rows, at most
-_STEPS = 60  # Newton steps for each λ, at most
+_STEPS = 3  # from the plain mean to the weights of each mean
 _TINY = 1e-300
-_TOLERANCE = 1e-9  # of the gradient
 _MARGIN = 0.05  # of the range of the predictions, left free at both ends: the means are steep at 0
 _REACH = (0.1, 0.5)  # margins of clipping, as parts of the range of the target and of a member's own predictions
 _ROUNDS = 20  # of weighing rows anew for another loss, at most
 _NEAR = 0.02  # of the mean absolute error: smaller errors count as squares
+_FEW = 40.0  # over the number of different rows: that margin for the target where it is more, as few rows say little
 _TAIL = 0.05  # of a member's own predictions, which do not count at either end of its range
 
 
@@ -176,17 +176,21 @@ def fit_regression(
     with few_threads(float(n) * (len(chosen) * (values.shape[1] + 1)) ** 2):
         linear = fit_linear(values, y, weight, keep_range=keep_range)
         found = linear if alone else []
-        simplex = start = _blend(_in_use(linear, n, SIMPLEX))[0]
-        if n > 1 and not keep_range:  # a scale and a constant that serve the arithmetic mean serve the others, too
-            affine = _blend(_in_use(linear, n, AFFINE))[0]
-            start = affine if affine.loss < simplex.loss and affine.weights.any() else simplex
-        scale = float(start.weights.sum())
-        z, t = (values - zero) / span, ((y - start.constant) / scale - zero) / span
+        simplex = _blend(_in_use(linear, n, SIMPLEX))[0]
+        starts = [simplex]
+        if n > 1 and not keep_range:  # a scale and a constant that serve the arithmetic mean may serve the others, too
+            starts += [part for part, _ in [_blend(_in_use(linear, n, AFFINE))] if part.weights.any()]
+        z = (values - zero) / span
+        inputs = [mean(torch.from_numpy(z)).numpy() for mean in chosen]  # f_j(z): (n, K) each
+        aims = [((y - s.constant) / s.weights.sum() - zero) / span for s in starts]
         network = _network(alone, simplex.weights[None], np.ones(1)) if alone else None
-        more = n > 1 and len(chosen) > 1 and _Problem(z, t, weight, chosen).promises(start.weights / scale, weight)
-        if network is None or more:
-            several, strength, loss = _fit_network(z, t, weight, chosen)
-            found = [*found, Candidate(MEANS, strength, loss, np.array([scale]), start.constant)]
+        promised = [_promised(inputs, t, weight, chosen, s.weights) for s, t in zip(starts, aims, strict=True)]
+        together, apart = np.min(promised, 0)
+        if network is None or (n > 1 and together < (1 - _GAIN) * apart):
+            best = int(np.argmin(promised, 0)[0])
+            several, loss = _fit_network(z, inputs, aims[best], weight, chosen)
+            scale = np.array([starts[best].weights.sum()])
+            found = [*found, Candidate(MEANS, SHRINKAGE, loss, scale, starts[best].constant)]
     parts = _in_use(found, n)
     kinds = dict.fromkeys(part.kind for part, _ in parts)
     parts = [_blend([(part, share) for part, share in parts if part.kind == kind]) for kind in kinds]
@@ -259,116 +263,61 @@ def _blend(parts: list[tuple[Candidate, float]]) -> tuple[Candidate, float]:
     return Candidate(largest.kind, largest.strength, largest.loss, weights, constant), total
 
 
-def _fit_network(z: Array, t: Array, weight: Array, means: list[Mean]) -> tuple[AFA, float, float]:
-    """Fit the network of all means; return it with its λ, that of least held-out loss, and this loss."""
-    strength, loss = SHRINKAGES[0], 1.0
-    if len(t) > 1:
-        thin = slice(None, None, -(-len(t) // _ROWS))
-        strength, loss = _choose(_Problem(z[thin], t[thin], weight[thin], means), weight[thin])
-    problem = _Problem(z, t, weight, means)
-    w, a = problem.path(weight[None], strength)[-1]
-    return _network(means, w[0], a[0]), strength, loss
+def _fit_network(z: Array, inputs: list[Array], t: Array, weight: Array, means: list[Mean]) -> tuple[AFA, float]:
+    """Fit the network of all means to predictions z and f_j(z), ``(n, K)``, targets and weights ``(n,)``.
 
-
-def _choose(problem: _Problem, weight: Array) -> tuple[float, float]:
-    """Return the λ of least held-out loss, and the loss as a part of the variance of t; of equals the largest λ."""
-    fold = folds_of(len(weight))
+    Return it with its held-out loss, as a part of the variance of t; of one row there is none.
+    """
+    fold = folds_of(len(t))
     held_out = np.stack([np.where(fold == k, weight, 0.0) for k in range(int(fold.max()) + 1)])
-    paths = zip(SHRINKAGES, problem.path(weight - held_out), strict=True)
-    losses = {strength: float(problem.loss(w, a, held_out).sum()) for strength, (w, a) in paths}
-    best = min(losses, key=lambda strength: losses[strength])
-    return best, max(losses[best] / weight.sum() / centre_and_scale(problem.t, weight)[1] ** 2, NO_ERROR)
+    sets = np.concatenate([weight[None], weight - held_out]) if len(t) > 1 else weight[None]
+    variance = centre_and_scale(t, weight)[1] ** 2
+    unit = max(float(np.min(weight @ (z - t[:, None]) ** 2)) / weight.sum(), NO_ERROR * variance)
+    fits = [_fit_mean(mean, x, t, sets, SHRINKAGE * unit) for mean, x in zip(means, inputs, strict=True)]
+    errors = np.stack([averages for _, averages in fits], 1) - t  # (B, J, n)
+    products = (errors * sets[:, None]) @ errors.transpose(0, 2, 1)
+    a = simplex_weights(products + unit * np.eye(len(means)))
+    network = _network(means, np.stack([w[0] for w, _ in fits]), a[0])
+    if len(t) == 1:
+        return network, 1.0
+    fused = (a[1:, None] @ errors[1:])[:, 0]
+    return network, max(float((held_out * fused**2).sum() / weight.sum() / variance), NO_ERROR)
 
 
-class _Problem:
-    """The objective for one set of means on merged rows, for B sets of sample weights ``(B, n)`` at a time."""
+def _fit_mean(mean: Mean, x: Array, t: Array, sets: Array, shrink: float) -> tuple[Array, Array]:
+    """Return the weights ``(B, K)`` of one mean for B sets of sample weights ``(B, n)``, and its averages ``(B, n)``.
 
-    def __init__(self, z: Array, t: Array, weight: Array, means: list[Mean]) -> None:
-        self.t, self.means = t, means
-        self.values = [mean(torch.from_numpy(z)).numpy() for mean in means]  # f_j(z): (n, K) each
-        plain = weight @ (z.mean(1) - t) ** 2 / weight.sum()
-        noise = np.finfo(np.float64).eps * np.abs(t).max()
-        self.plain_loss = max(float(plain), float(noise) ** 2, 1e-300)
+    Gauss and Newton's steps from the plain mean of f(z) ``(n, K)``, each to the least squares on the simplex of the
+    average as a linear function of w; of all steps the best counts.
+    """
+    w = np.full((len(sets), x.shape[1]), 1 / x.shape[1])
+    best, averages, least = w, np.empty_like(sets), np.full(len(sets), np.inf)
+    for step in range(_STEPS + 1):
+        mixed = w @ x.T
+        average, slope = _inverse(mean, mixed)
+        loss = (sets * (average - t) ** 2).sum(1) + shrink * ((w - 1 / w.shape[1]) ** 2).sum(1)
+        better = loss < least
+        best, least = np.where(better[:, None], w, best), np.where(better, loss, least)
+        averages[better] = average[better]
+        if step == _STEPS or (step == 1 and isinstance(mean, Arithmetic)):  # which is linear
+            break
+        errors = slope[:, None] * x.T + (average - slope * mixed - t)[:, None]  # (B, K, n), as w sums to one
+        products = (errors * sets[:, None]) @ errors.transpose(0, 2, 1)
+        w = simplex_weights(products + shrink * np.eye(w.shape[1]))
+    return best, averages
 
-    def path(self, weight: Array, least: float = 0.0) -> list[tuple[Array, Array]]:
-        """Return the minimisers w ``(B, J, K)`` and a ``(B, J)`` for each shrinkage down to ``least``.
 
-        Each is started from the one before.
+def _promised(inputs: list[Array], t: Array, weight: Array, means: list[Mean], w: Array) -> tuple[float, float]:
+    """Return the squared error in y of all means with the weights w ``(K,)`` of the arithmetic one, and of this alone.
 
-        Newton steps on the logarithms of w and a, damped until the objective falls (Levenberg, Marquardt).
-        """
-        weight = weight / weight.sum(1, keepdims=True)
-        n_means, n_models = len(self.means), self.values[0].shape[1]
-        logs = np.zeros((len(weight), n_means, n_models + 1))  # the last column is that of a
-        found = []
-        for shrinkage in (s for s in SHRINKAGES if s >= least):
-            damping = np.full(len(weight), 1e-3)
-            value, gradient, hessian = self.expand(logs, weight, shrinkage)
-            for _ in range(_STEPS):
-                if np.abs(gradient).max() < _TOLERANCE:
-                    break
-                damped = hessian + damping[:, None, None] * np.eye(hessian.shape[1])
-                trial = logs - np.linalg.solve(damped, gradient[:, :, None]).reshape(logs.shape)
-                new = self.expand(trial, weight, shrinkage)
-                better = new[0] <= value + 1e-14  # up to rounding
-                logs[better] = trial[better]
-                for old, latest in zip((value, gradient, hessian), new, strict=True):
-                    old[better] = latest[better]
-                damping = np.clip(np.where(better, damping / 8, damping * 8), 1e-9, 1e6)
-            found.append(_weights(logs))
-        return found
-
-    def averages(self, w: Array) -> list[tuple[Array, Array, Array, Array]]:
-        """Return for each mean y = w_j · f_j(z), f_j⁻¹(y), and its first and second derivative, each ``(B, n)``."""
-        mixed = [w[:, j] @ x.T for j, x in enumerate(self.values)]
-        return [(y, *_inverse(mean, y)) for mean, y in zip(self.means, mixed, strict=True)]
-
-    def loss(self, w: Array, a: Array, weight: Array) -> Array:
-        """Return the weighted sum of squares ``(B,)``."""
-        fused = sum(a[:, j, None] * average[1] for j, average in enumerate(self.averages(w)))
-        total: Array = (weight * (fused - self.t) ** 2).sum(1)
-        return total
-
-    def promises(self, w: Array, weight: Array) -> bool:
-        """Tell whether other means with the weights w ``(K,)`` of the arithmetic one would clearly fit better."""
-        errors = np.stack([average[1][0] - self.t for average in self.averages(np.tile(w, (1, len(self.means), 1)))])
-        products = (errors * weight) @ errors.T
-        alone = min(products[j, j] for j, mean in enumerate(self.means) if isinstance(mean, Arithmetic))
-        (mix,) = simplex_weights((products + 1e-12 * (np.trace(products) + _TINY) * np.eye(len(errors)))[None])
-        return bool(mix @ products @ mix < (1 - _GAIN) * alone)
-
-    def expand(self, logs: Array, weight: Array, shrinkage: float) -> tuple[Array, Array, Array]:
-        """Return the objective ``(B,)``, its gradient ``(B, P)`` and its Hessian ``(B, P, P)`` in the logarithms."""
-        w, a = _weights(logs)
-        n_sets, n_means, n_models = w.shape
-        averages = self.averages(w)
-        means = np.stack([average[1] for average in averages], 1)  # (B, J, n)
-        fused = (a[:, None] @ means)[:, 0]
-        residual = fused - self.t
-        slope = 2 / self.plain_loss * weight * residual  # of the loss by the fused value, (B, n)
-        distance = -np.log(n_models * w + _TINY).mean((1, 2)) - np.log(n_means * a + _TINY).mean(1)
-        value = 0.5 * (slope * residual).sum(1) + shrinkage * distance
-
-        jacobian = np.empty((n_sets, n_means, n_models + 1, len(self.t)))  # of the fused value
-        hessian = np.zeros((n_sets, n_means, n_models + 1, n_means, n_models + 1))
-        pull = np.concatenate([(w - 1 / n_models) / n_means, (a - 1 / n_means)[:, :, None]], 2)
-        for j, (x, (mixed, _, first, second)) in enumerate(zip(self.values, averages, strict=True)):
-            inner = w[:, j, :, None] * (x.T - mixed[:, None])  # of w_j · f_j(z), (B, K, n)
-            jacobian[:, j, :-1] = (a[:, j, None] * first)[:, None] * inner
-            gain = a[:, j, None] * slope
-            bend = (inner * (gain * second)[:, None]) @ inner.transpose(0, 2, 1)
-            bend += _softmax_hessian(w[:, j], (gain * first) @ x)
-            hessian[:, j, :-1, j, :-1] = bend + shrinkage / n_means * _softmax_covariance(w[:, j])
-            across = np.einsum("bkn,bn->bk", jacobian[:, j, :-1], slope)[:, None] * (np.eye(n_means)[j] - a)[:, :, None]
-            hessian[:, :, -1, j, :-1] = across
-            hessian[:, j, :-1, :, -1] = across.transpose(0, 2, 1)
-        jacobian[:, :, -1] = a[:, :, None] * (means - fused[:, None])
-        by_mean = (means @ slope[:, :, None])[:, :, 0]
-        hessian[:, :, -1, :, -1] = _softmax_hessian(a, by_mean) + shrinkage * _softmax_covariance(a)
-        flat = jacobian.reshape(n_sets, -1, len(self.t))
-        gradient = (flat @ slope[:, :, None])[:, :, 0] + shrinkage * pull.reshape(n_sets, -1)
-        gram = (flat * (2 / self.plain_loss * weight)[:, None]) @ flat.transpose(0, 2, 1)
-        return value, gradient, gram + hessian.reshape(gram.shape)
+    The means take f_j(z) ``(n, K)``. The w sum to the scale that was taken off y to get t ``(n,)``.
+    """
+    scale = float(w.sum())
+    errors = np.stack([_inverse(mean, x @ (w / scale))[0] - t for mean, x in zip(means, inputs, strict=True)])
+    products = scale**2 * (errors * weight) @ errors.T
+    alone = min((products[j, j] for j, mean in enumerate(means) if isinstance(mean, Arithmetic)), default=np.inf)
+    (mix,) = simplex_weights((products + 1e-12 * (np.trace(products) + _TINY) * np.eye(len(errors)))[None])
+    return float(mix @ products @ mix), float(alone)
 
 
 def _network(means: Sequence[Mean], w: Array, a: Array) -> AFA:
@@ -380,34 +329,13 @@ def _network(means: Sequence[Mean], w: Array, a: Array) -> AFA:
     return network.eval()
 
 
-def _weights(logs: Array) -> tuple[Array, Array]:
-    return softmax(logs[:, :, :-1], axis=2), softmax(logs[:, :, -1], axis=1)
-
-
-def _softmax_covariance(p: Array) -> Array:
-    """Return diag(p) − p pᵀ for p ``(B, m)``: the Hessian of KL(u ‖ softmax) in the logarithms."""
-    covariance: Array = p[:, :, None] * (np.eye(p.shape[1]) - p[:, None])
-    return covariance
-
-
-def _softmax_hessian(p: Array, q: Array) -> Array:
-    """Return the Hessian of q · softmax in the logarithms, at the softmax p ``(B, m)``."""
-    centred = p * (q - (p * q).sum(1, keepdims=True))
-    mixed = centred[:, :, None] * p[:, None]
-    hessian: Array = centred[:, :, None] * np.eye(p.shape[1]) - mixed - mixed.transpose(0, 2, 1)
-    return hessian
-
-
-def _inverse(mean: Mean, y: Array) -> tuple[Array, Array, Array]:
-    """Return f⁻¹(y) and its first and second derivative."""
-    if isinstance(mean, Arithmetic):
-        return y, np.ones_like(y), np.zeros_like(y)
+def _inverse(mean: Mean, y: Array) -> tuple[Array, Array]:
+    """Return f⁻¹(y) and its derivative, for y of any shape."""
     with torch.enable_grad():
         inputs = torch.from_numpy(y).requires_grad_()
         outputs = mean.inverse(inputs)
-        (first,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
-        (second,) = torch.autograd.grad(first.sum(), inputs) if first.requires_grad else (torch.zeros_like(first),)
-    return outputs.detach().numpy(), first.detach().numpy(), second.numpy()
+        (slope,) = torch.autograd.grad(outputs.sum(), inputs)
+    return outputs.detach().numpy(), slope.numpy()
 
 
 def _bounds(values: Array, y: Array, weight: Array) -> tuple[Array, Array]:
@@ -419,7 +347,7 @@ def _bounds(values: Array, y: Array, weight: Array) -> tuple[Array, Array]:
     ordered, reached = np.take_along_axis(values, order, 0), weight[order].cumsum(0)
     ends = [ordered[(reached >= part * reached[-1]).argmax(0), np.arange(len(order[0]))] for part in (_TAIL, 1 - _TAIL)]
     own, least, most = _REACH[1] * (ends[1] - ends[0]), float(y.min()), float(y.max())
-    reach = _REACH[0] * (most - least)
+    reach = max(_REACH[0], _FEW / len(np.unique(values.sum(1)))) * (most - least)
     return np.minimum(ends[0] - own, least - reach), np.maximum(ends[1] + own, most + reach)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import torch
 from faverage.afa.explain import Explanation, check_names, from_shares
 from faverage.afa.means import get_mean
 from faverage.afa.network import AFA
-from faverage.fusion.arrays import Array, folds_of, number, softmax, subsample
+from faverage.fusion.arrays import Array, couple, folds_of, normalise, number, softmax, subsample
 from faverage.fusion.base import Fuser, register_fuser
 from faverage.fusion.fits import SOFT, SOFTENINGS, Full, LinearFit, ScalarFit, Tied
 
@@ -28,7 +28,18 @@ _FULL_WEIGHTS = 1 << 22  # full matrices of more weights are not tried: each cos
 _SHARPNESS = 0.5  # candidates weigh exp(-_SHARPNESS x summed held-out loss)
 _LEAST = 0.01  # candidates of a smaller weight are dropped
 _BEHIND = 20.0  # summed held-out loss by which a candidate is behind the best that is given up after some folds
+_FEW = 10  # rows a class: with fewer, nearly equal weights are tried, too, and no weights a class that all models know
 _TIED = (1e-2, 1e-3, 1e-4)  # softenings of the tied structure
+
+_SCALARS: dict[str, tuple[tuple[str, ...], bool, float, float]] = {  # means, whether T is free, shrinkage, floor
+    "mean": (ARITHMETIC, False, 0.0, 1e-6),
+    "mean, shrunk": (ARITHMETIC, False, 1.0, 1e-6),
+    "mean, T": (ARITHMETIC, True, 1.0, 1e-3),
+    "both, T": (BOTH, True, 1.0, 1e-3),
+    "geometric, T": (GEOMETRIC, True, 1.0, SOFT),
+    "mean, equal": (ARITHMETIC, False, 100.0, 1e-6),  # where rows are few
+    "both, T, shrunk": (BOTH, True, 10.0, 1e-3),
+}
 
 Structure = Literal["auto", "scalar", "tied", "per_class", "full"]
 STRUCTURES = ("auto", "scalar", "tied", "per_class", "full")
@@ -45,12 +56,15 @@ class AFAFuser(Fuser):
     - scalar: the arithmetic mean (weights free, or shrunk to equal ones; or with a temperature), the geometric mean
       with a temperature (a log-opinion pool), both means with a temperature;
     - tied: the same pool, of scores that are softened less;
-    - per_class and full: the geometric mean, shrunk to the scalar one.
+    - per_class and full: the geometric mean, shrunk to the scalar one. With fewer than ten rows a class there are means
+      with (nearly) equal weights in their place.
 
-    Where models know different classes: arithmetic and both means over padded scores; tied: the geometric mean with
-    weights and a bias that are shared by all classes that the same models know; and full matrices over two and four
-    softened copies of what each model knows, from strong to weak shrinkage. Full matrices of more than four million
-    weights (K·N² of them) are not tried, unless ``structure`` asks for them.
+    Where models know different classes, scores are coupled first (``arrays.couple``): of a class that it does not know
+    a model says what the others make of it, so that all candidates begin at a mean that needs no examples. They are the
+    scalar ones; tied: the geometric mean with weights and a bias that are shared by all classes that the same models
+    know; and full matrices over four softened copies of what each model knows, uncoupled, from strong to weak
+    shrinkage. Full matrices of more than four million weights (K·N² of them) are not tried, unless ``structure`` asks
+    for them. With a structure that is named, what a model does not know has 1/N instead.
 
     A model that is missing for a row says the mean of those present.
 
@@ -67,6 +81,7 @@ class AFAFuser(Fuser):
         losses: held-out loss of each candidate, by name.
         weights: share of each candidate that is in use, by name.
         fits: those candidates.
+        coupled: whether all of them but full matrices take coupled scores.
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 3, 200)
@@ -99,41 +114,49 @@ class AFAFuser(Fuser):
             get_mean(mean)
             if mean in ("mean", "both", "all") or mean.startswith("tied"):
                 raise ValueError(f"'{mean}' is what afa calls a network of its own: register the mean by another name")
+        self.coupled = False
         self.losses: dict[str, float] = {}
         self.weights: dict[str, float] = {}
         self.fits: dict[str, Fit] = {}
 
     def _fit(self, scores: Array, y: Array, weight: Array) -> None:
+        known = np.asarray(self._known)
+        self.coupled = self.structure == "auto" and not known.all()
         x, labels, w = subsample(scores, y, weight, _CHOOSE_SCORES)
-        candidates = Candidates(
-            self._dense(x), labels, np.asarray(self._known), self.structure, tuple(self.means), len(x)
-        )
+        candidates = Candidates(*self._inputs(x), labels, known, self.structure, tuple(self.means), len(x))
         names = candidates.names()
         self.losses = {}
         if len(names) > 1 and len(x) > 1:
-            tied = candidates.fit([name for name in names if name.startswith("tied")], w)
+            fit = candidates.fitter(w)
+            tied = {name: fit(name) for name in names if name.startswith("tied")}
             total = _held_out(candidates, names, w, min(self.folds, len(x)))
             self.losses = {name: float(v / w.sum()) for name, v in zip(names, total, strict=True)}
             share = softmax(-_SHARPNESS * total) if self.combine == "average" else np.eye(len(total))[total.argmin()]
             share = np.where(share < _LEAST, 0.0, share)
             self.weights = {n: float(s / share.sum()) for n, s in zip(names, share, strict=True) if s > 0}
             if len(x) == int((weight > 0).sum()):  # all rows that count
-                fits = candidates.fit([name for name in self.weights if name not in tied], w) | tied
-                self.fits = {name: fits[name] for name in self.weights}
+                self.fits = {name: tied[name] if name in tied else fit(name) for name in self.weights}
                 return
         else:
             self.weights = {names[0]: 1.0}
         x, labels, w = subsample(scores, y, weight, _FIT_SCORES)
-        self.fits = replace(candidates, x=self._dense(x), y=labels, last={}).fit(list(self.weights), w)
+        padded, coupled = self._inputs(x)
+        fit = replace(candidates, x=padded, coupled=coupled, y=labels, last={}).fitter(w)
+        self.fits = {name: fit(name) for name in self.weights}
 
     def _predict(self, scores: Array) -> Array:
-        x = self._dense(scores)
-        return np.asarray(sum(share * np.exp(self.fits[name].log_prob(x)) for name, share in self.weights.items()))
+        padded, coupled = self._inputs(scores)
+        parts = (
+            share * np.exp(self.fits[name].log_prob(padded if name.startswith("full") else coupled))
+            for name, share in self.weights.items()
+        )
+        return np.asarray(sum(parts))
 
     def networks(self) -> list[tuple[float, AFA]]:
         """Return the AFA modules in use with their shares; their weighted mean is the prediction.
 
-        A scalar network takes the padded scores ``(n, K, N)``; the others take ``fit.members(...)`` of them.
+        A scalar network takes the scores ``(n, K, N)`` without gaps, the others ``fit.members(...)`` of them: padded
+        with 1/N, or, with the structure ``auto``, what ``arrays.couple`` makes of them, except for full matrices.
         """
         self._need_fit("networks")
         n_classes = (self._fitted or (0, 0))[1]
@@ -153,7 +176,11 @@ class AFAFuser(Fuser):
             fit = self.fits[name]
             mix = dict(zip(fit.means, fit.mix, strict=True)) if isinstance(fit, ScalarFit) else {"geometric": 1.0}
             by_mean += share * np.array([mix.get(mean, 0.0) for mean in self.means])
-            by_model += share * fit.shares(self.n_classes)
+            trust = fit.shares(self.n_classes)
+            if self.coupled:  # of a class that it does not know a model says what others say
+                known = np.asarray(self._known).T
+                trust = np.where(known.any(1, keepdims=True), normalise(trust * known), trust)
+            by_model += share * trust
         return from_shares(torch.from_numpy(by_mean), torch.from_numpy(by_model), tuple(self.means), names, labels)
 
     def contributions(self, scores: Array, first: Array, second: Array) -> Array | None:
@@ -168,18 +195,21 @@ class AFAFuser(Fuser):
         """
         self._need_settled("contributions")
         fit = self.fits[max(self.weights, key=self.weights.__getitem__)]
-        return fit.contributions(self._dense(scores), first, second) if isinstance(fit, LinearFit) else None
+        return fit.contributions(self._inputs(scores)[1], first, second) if isinstance(fit, LinearFit) else None
 
-    def _dense(self, scores: Array) -> Array:
-        """Return scores ``(n, K, N)`` without NaN: a model that is missing for a row says the mean of those present.
+    def _inputs(self, scores: Array) -> tuple[Array, Array]:
+        """Return scores ``(n, K, N)`` without NaN for full matrices, and for other networks.
 
-        Every class that it never knew, or that nobody present knows, gets 1/N.
+        A model that is missing for a row says the mean of those present. The first are padded: every class that a model
+        never knew, or that nobody present knows, gets 1/N. The others are coupled where models know different classes
+        and the choice is free.
         """
-        scores = self._filled(scores)
-        return np.where(np.isnan(scores), 1 / scores.shape[2], scores)
+        filled = self._filled(scores)
+        padded = np.where(np.isnan(filled), 1 / scores.shape[2], filled)
+        return padded, couple(filled) if self.coupled else padded
 
     def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"losses": self.losses, "weights": self.weights, "fits": {}}
+        state: dict[str, Any] = {"losses": self.losses, "weights": self.weights, "fits": {}, "coupled": self.coupled}
         for i, (name, fit) in enumerate(self.fits.items()):
             parts = vars(fit)
             state["fits"][name] = {k: v for k, v in parts.items() if not isinstance(v, np.ndarray)}
@@ -187,6 +217,7 @@ class AFAFuser(Fuser):
         return state
 
     def _set_state(self, state: dict[str, Any], n_models: int, n_classes: int) -> None:
+        self.coupled = state.get("coupled", False) is True  # files of older versions lack it
         self.losses = {name: number(loss, "losses") for name, loss in state["losses"].items()}
         self.weights = {name: number(share, "weights", low=0) for name, share in state["weights"].items()}
         if set(self.weights) != set(state["fits"]) or not sum(self.weights.values()) > 0:
@@ -200,9 +231,10 @@ class AFAFuser(Fuser):
 
 @dataclass
 class Candidates:
-    """The networks to choose from, for padded scores ``(n, K, N)`` and labels ``(n,)``."""
+    """The networks to choose from, for scores ``(n, K, N)`` without NaN and labels ``(n,)``."""
 
-    x: Array
+    x: Array  # padded, for full matrices
+    coupled: Array  # coupled where models know different classes, for all others
     y: Array
     known: Array  # (K, N), which model knows which class
     structure: str
@@ -232,68 +264,77 @@ class Candidates:
         if self.structure == "full":
             usual = 10.0 if shared else 1.0
             return [name for name, (_, strength) in self._full().items() if strength == usual][-1:]
-        scalar = ["mean, shrunk", "mean", "mean, T", "both, T", "geometric, T", "per class", "tied 0.001"]
-        narrow = scalar if shared else ["mean, T", "both, T", *tied]
+        narrow = ["mean, shrunk", "mean", "mean, T", "both, T", "geometric, T", *(["tied 0.001"] if shared else tied)]
+        few = self.n_rows < _FEW * self.known.shape[1]
+        narrow += ["mean, equal", "both, T, shrunk"] if few else ["per class"] if shared else []
         large = int(self.known.sum()) * self.known.shape[1] > _FULL_WEIGHTS
-        return narrow if large else [*narrow, *self._full()]
+        return narrow if large or (few and shared) else [*narrow, *self._full()]
 
     def _full(self) -> dict[str, tuple[tuple[float, ...], float]]:
-        """Return the softenings and the strength of shrinkage of each full structure, by name."""
+        """Return the softenings and the strength of shrinkage, from strong to weak, of each full structure, by name."""
         if self.known.all():
             return {f"full {strength:g}": ((SOFT,), strength) for strength in (30.0, 10.0)}
-        found: dict[str, tuple[tuple[float, ...], float]] = {}
-        for copies in ((SOFT, 1.0), SOFTENINGS):
+        for copies in (SOFTENINGS, (SOFT, 1.0)):
             if self.n_rows * int(self.known.sum()) * self.known.shape[1] * len(copies) <= _WORK:
                 strengths = (10.0, 3.0, 1.0, 0.3, 0.1)
-                found |= {f"full {strength:g}, {len(copies)} copies": (copies, strength) for strength in strengths}
-        return found or {f"full {strength:g}": ((SOFT,), strength) for strength in (10.0, 1.0)}
+                return {f"full {strength:g}, {len(copies)} copies": (copies, strength) for strength in strengths}
+        return {f"full {strength:g}": ((SOFT,), strength) for strength in (10.0, 1.0)}
 
-    def fit(self, names: list[str], weight: Array) -> dict[str, Fit]:
-        """Fit candidates to rows of weights ``(n,)``, 0 leaves one out; wider ones are shrunk to the geometric mean."""
-        fits: dict[str, Fit] = {}
-        scalars: dict[str, tuple[tuple[str, ...], bool, float, float]] = {  # means, temperature, shrink, floor
-            "mean": (ARITHMETIC, False, 0.0, 1e-6),
-            "mean, shrunk": (ARITHMETIC, False, 1.0, 1e-6),
-            "mean, T": (ARITHMETIC, True, 1.0, 1e-3),
-            "both, T": (BOTH, True, 1.0, 1e-3),
-            "geometric, T": (GEOMETRIC, True, 1.0, SOFT),
-        }
-        for name in set(names) - set(scalars):
-            if name.endswith(", T"):
-                scalars[name] = (self.means if name == "all, T" else (name.removesuffix(", T"),), True, 1.0, 1e-3)
+    def inputs(self, name: str) -> Array:
+        """Return the scores ``(n, K, N)`` that a candidate takes."""
+        return self.x if name.startswith("full") else self.coupled
+
+    def fitter(self, weight: Array) -> Callable[[str], Fit]:
+        """Return what fits a candidate, by name, to rows of weights ``(n,)``; 0 leaves one out.
+
+        Wider ones are shrunk to the geometric mean. Those of one kind start from each other.
+        """
         used = weight > 0
-        x, y, w = (self.x, self.y, weight) if used.all() else (self.x[used], self.y[used], weight[used])
-        start = np.full(x.shape[1], 0.5)  # of its own log-probability, where the scalar fit is no sane start
+        y, w = self.y[used], weight[used]
+        x = self.coupled[used].astype(np.float32)  # half of the bytes, and they are what costs
+        before: dict[str, Array] = {}  # the tied and the full one before
+        pool: list[ScalarFit] = []  # the scalar fit that wider ones are shrunk to, once it is there
 
         def scalar(name: str) -> ScalarFit:
-            means, temperature, shrink, floor = scalars[name]
+            usual = (self.means if name == "all, T" else (name.removesuffix(", T"),), True, 1.0, 1e-3)
+            means, temperature, shrink, floor = _SCALARS.get(name, usual)
             near = self.last.get(name)
             return ScalarFit.fit(x, y, w, means, temperature=temperature, shrink=shrink, floor=floor, near=near)
 
-        if self.known.all() and any(name.startswith(("per class", "full", "geometric")) for name in names):
-            self.last["geometric, T"] = fits["geometric, T"] = pool = scalar("geometric, T")
-            start = pool.temperature * pool.weights[0]
-        found: Array | None = None  # of the tied one before,
-        before: Array | None = None  # and of the full one
-        for name in names:
-            if name in scalars and name not in fits:
-                self.last[name] = fits[name] = scalar(name)
-            elif name.startswith("tied"):
-                tied = Tied(self.x, self.y, self.known, float(name.split()[1]))
-                found = tied.fit(weight, warm=found)
-                fits[name], self.last[name] = tied.linear(found), (tied, found)
-            elif name == "per class":
-                self.last[name] = fits[name] = LinearFit.fit(
-                    x, y, w, self.known, start, shrink=30.0, warm=self.last.get(name)
-                )
-            elif name.startswith("full"):
+        def geometric() -> ScalarFit:
+            if not pool:
+                pool.append(scalar("geometric, T"))
+                self.last["geometric, T"] = pool[0]
+            return pool[0]
+
+        def start() -> Array:
+            if self.known.all():
+                return np.asarray(geometric().temperature * geometric().weights[0])
+            return np.full(x.shape[1], 0.5)  # of its own log-probability: the scalar fit is no sane start
+
+        def fit(name: str) -> Fit:
+            if name.startswith("tied"):
+                tied = Tied(self.coupled, self.y, self.known, float(name.split()[1]))
+                before["tied"] = tied.fit(weight, warm=before.get("tied"))
+                self.last[name] = tied, before["tied"]
+                return tied.linear(before["tied"])
+            if name.startswith("full"):
                 softenings, shrink = self._full()[name]
                 if softenings not in self.last:
-                    self.last[softenings], before = Full(self.x, self.y, self.known, softenings), None
+                    self.last[softenings] = Full(self.x, self.y, self.known, softenings)
                 full: Full = self.last[softenings]
-                self.last[name] = before = full.fit(weight, start, shrink, self.last.get(name, before))
-                fits[name] = full.linear(before, start)
-        return {name: fits[name] for name in names}
+                before["full"] = full.fit(weight, start(), shrink, self.last.get(name, before.get("full")))
+                self.last[name] = before["full"]
+                return full.linear(before["full"], start())
+            found: Fit
+            if name == "per class":
+                found = LinearFit.fit(x, y, w, self.known, start(), shrink=30.0, warm=self.last.get(name))
+            else:
+                found = geometric() if name == "geometric, T" else scalar(name)
+            self.last[name] = found
+            return found
+
+        return fit
 
 
 def _means_of(name: str) -> tuple[str, ...]:
@@ -306,27 +347,34 @@ def _held_out(candidates: Candidates, names: list[str], weight: Array, n_folds: 
 
     Tied ones, which are fitted already, are compared row by row where there are no others, each left out to first
     order: as good as folds, and cheaper. A candidate that falls far behind the best in a few folds is not fitted to the
-    others, and counts as so far behind in the end.
+    others, and counts as so far behind in the end; nor are full matrices at all that are shrunk less than one that
+    falls behind in the first fold already.
     """
     most = -np.log(1e-15)
     tied = {name: candidates.last[name] for name in names if name.startswith("tied")}
     if len(tied) == len(names):
         return np.array([float(weight @ np.minimum(t.left_out(near, weight), most)) for t, near in tied.values()])
-    x, y = candidates.x, candidates.y
+    y = candidates.y
     fold = folds_of(y, n_folds)
     total, behind = np.zeros(len(names)), np.zeros(len(names))
     for f in range(n_folds):
         out = fold == f
         w, rows, inside = weight[out], np.arange(int(out.sum())), np.where(out, 0.0, weight)
-        racing = behind < _BEHIND
-        fits = candidates.fit([n for n, r in zip(names, racing, strict=True) if r and n not in tied], inside)
+        racing, fit = behind < _BEHIND, candidates.fitter(inside)
+        full: list[float] = []  # losses of full matrices, from strong to weak shrinkage
         for i in np.flatnonzero(racing):
-            if names[i] in tied:
-                t, near = tied[names[i]]
+            name = names[i]
+            if f == 0 and full and (full[-1] - min(full)) * n_folds > _BEHIND:
+                racing[i], behind[i] = False, _BEHIND
+                continue
+            if name in tied:
+                t, near = tied[name]
                 losses = t.losses(t.fit(inside, warm=near))[out]
             else:
-                losses = -fits[names[i]].log_prob(x[out])[rows, y[out]]
-            total[i] += float(w @ np.minimum(losses, most))
+                losses = -fit(name).log_prob(candidates.inputs(name)[out])[rows, y[out]]
+            loss = float(w @ np.minimum(losses, most))
+            total[i] += loss
+            full += [loss] if name.startswith("full") else []
         behind = np.where(racing, total - total[racing].min(), behind)
     racing = behind < _BEHIND
     return np.asarray(np.where(racing, total, total[racing].min() + behind))

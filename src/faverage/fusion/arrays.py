@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
+SQUARINGS = 7  # of the steps between members in ``couple``: 128 steps
 
 _KEPT_ROWS = 10_000  # rows of earlier data that partial_fit trains on again, at most,
 _KEPT_SCORES = 1 << 22  # and how many scores they may hold
@@ -70,6 +71,39 @@ def fill_gaps(scores: Array, known: Array) -> Array:
         return scores
     mean = np.where(gaps.all(1), np.nan, masked_mean(scores))
     return np.where(gaps & known, mean[:, None], scores)
+
+
+def couple(scores: Array) -> Array:
+    """Return scores ``(n, K, N)`` in which every model speaks of all classes, without learning anything.
+
+    A model's probabilities x_k hold if the class is one of those it knows, S_k. So there is a consensus p with
+
+        p(c) = mean over the models k that know c of p(S_k) x_k(c),    p(S_k) = Σ_{c ∈ S_k} p(c):
+
+    the stationary distribution of steps from model to model (pairwise coupling, for sets of any size). What a model
+    says of what it knows is scaled by p(S_k), and of everything else it says p. A class that nobody knows has
+    1/N beside.
+
+    >>> scores = np.array([[[0.9, 0.1, np.nan], [np.nan, 0.5, 0.5], [0.9, np.nan, 0.1]]])
+    >>> couple(scores)[0].round(2)
+    array([[0.82, 0.09, 0.09],
+           [0.82, 0.09, 0.09],
+           [0.82, 0.09, 0.09]])
+    """
+    here = ~np.isnan(scores)
+    x = np.where(here, scores, 0.0)
+    x /= np.maximum(x.sum(2, keepdims=True), 1.0)
+    count = here.sum(1)
+    part = x / np.maximum(count, 1)[:, None]
+    steps = here.astype(np.float64) @ part.transpose(0, 2, 1)  # (n, K, K)
+    for _ in range(SQUARINGS):
+        steps = steps @ steps
+        steps /= np.maximum(steps.max((1, 2), keepdims=True), 1e-300)  # where scores sum to less than one, it falls
+    p = ((steps @ here.mean(2, keepdims=True)) * part).sum(1)  # from equal probabilities
+    p = normalise(p) * (count > 0) + (count == 0) / scores.shape[2]
+    mass = (here * p[:, None]).sum(2, keepdims=True)
+    coupled: Array = np.where(here, mass * x, p[:, None])
+    return coupled
 
 
 def check_labels(scores: Array, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Array, Array]:

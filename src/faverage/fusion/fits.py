@@ -49,6 +49,7 @@ _LEAST_SHARE = 1e-4  # a fit that starts from another takes smaller weights for 
 _NEWTON_STEPS = 30
 _CLOSE = 1e-6  # relative decrease of the loss that is not worth another step
 _FEW = 10  # steps before the curvature is looked at again
+_FEEBLE = 0.05  # axes whose sum of squares is less than this times λ are held at zero: there is nothing to learn
 _FLAT = 1e-10  # axes along which rows differ less than this, relative to the longest, are left out
 _EPS = 1e-12  # eps of the geometric mean of softened members; log of the member "never"
 
@@ -76,13 +77,13 @@ class ScalarFit:
         floor: float,
         near: ScalarFit | None = None,
     ) -> ScalarFit:
-        """Fit to probabilities ``(n, K, N)`` without NaN; ``temperature`` False keeps T = 1.
+        """Fit to probabilities ``(n, K, N)`` without NaN, in their precision; ``temperature`` False keeps T = 1.
 
         It starts from equal weights, or from a fit to similar rows.
         """
         n, k, classes = x.shape
         j = len(means)
-        by_model = np.ascontiguousarray(x.transpose(2, 0, 1)).reshape(classes * n, k)
+        by_model = np.ascontiguousarray(x.transpose(1, 2, 0)).reshape(k, classes * n)
         features = [forward(mean, by_model) for mean in means]
 
         def unpack(t: Array) -> tuple[Array, Array, float]:
@@ -90,9 +91,9 @@ class ScalarFit:
 
         def objective(t: Array) -> tuple[float, Array]:
             w, a, big_t = unpack(t)
-            raw = [(f @ v).reshape(classes, n) for f, v in zip(features, w, strict=True)]
+            raw = [(v.astype(x.dtype) @ f).reshape(classes, n) for f, v in zip(features, w, strict=True)]
             averaged, slope = zip(*(backward(m, r) for m, r in zip(means, raw, strict=True)), strict=True)
-            x_hat = sum(v * xt for v, xt in zip(a, averaged, strict=True)) + floor
+            x_hat = sum(v * xt for v, xt in zip(a.tolist(), averaged, strict=True)) + floor
             log_x = np.log(x_hat)
             loss, g = cross_entropy(big_t * log_x, y, weight)
             log_w, log_t = np.log(w + 1e-30), t[-1]
@@ -103,7 +104,7 @@ class ScalarFit:
             g_a = np.array([(g * xt).sum() for xt in averaged])
             out[j * k : j * k + j] = a * (g_a - a @ g_a)
             for i in range(j):
-                g_w = a[i] * (features[i].T @ (g * slope[i]).ravel()) + shrink * (log_w[i] + 1)
+                g_w = a[i] * (features[i] @ (g * slope[i]).ravel()) + shrink * (log_w[i] + 1)
                 out[i * k : (i + 1) * k] = w[i] * (g_w - w[i] @ g_w)
             return loss / weight.sum(), out / weight.sum()
 
@@ -189,8 +190,8 @@ class LinearFit:
 
         def objective(t: Array) -> tuple[float, Array]:
             b_matrix, bias = t[:size].reshape(first.shape), t[size:]
-            logits = np.matmul(features, b_matrix[:, :, None])[:, :, 0]
-            loss, g = cross_entropy(logits + bias[:, None], y, weight)
+            logits = np.matmul(features, b_matrix[:, :, None].astype(x.dtype))[:, :, 0]
+            loss, g = cross_entropy(logits + bias[:, None].astype(x.dtype), y, weight)
             away = b_matrix - first
             loss += 0.5 * shrink * (float((away**2).sum()) + float(bias @ bias))
             gradient = np.matmul(g[:, None], features)[:, 0] + shrink * away
@@ -283,7 +284,7 @@ def forward(mean: str, x: Array) -> Array:
 def backward(mean: str, y: Array) -> tuple[Array, Array]:
     """Return f⁻¹(y) of a mean and its derivative (or one number for all), for numbers of any shape."""
     if mean == "arithmetic":
-        return y, np.ones(1)
+        return y, np.ones(1, dtype=y.dtype)
     if mean == "geometric":
         slope = np.exp(y)
         return slope - SOFT, slope
@@ -479,13 +480,14 @@ class Full:
             warm: a fit to similar rows, to start from.
         """
         used = weight > 0
-        w, y, rows = weight[used], self.y[used], self.rows[used]
+        flat = int(np.searchsorted(self.size * len(self.y), _FEEBLE * shrink))  # axes are sorted by size
+        w, y, rows = weight[used], self.y[used], self.rows[used, flat:]
         offset = np.einsum("nkc,k->cn", self.own[used], start).astype(np.float32)
         shape = (rows.shape[1], len(offset))
-        t = np.zeros(shape) if warm is None else warm
+        t = np.zeros(shape) if warm is None else warm[flat:]
         for steps in (_FEW, 100) if warm is None else (100,):  # the scale is that of where it starts: not far, at first
             p = softmax(rows @ t + offset.T)
-            scale = 1 / np.sqrt(self.size[:, None] * (w @ (p * (1 - p))) + shrink)
+            scale = 1 / np.sqrt(self.size[flat:, None] * (w @ (p * (1 - p))) + shrink)
 
             def objective(u: Array, scale: Array = scale) -> tuple[float, Array]:
                 t = u.reshape(shape) * scale
@@ -494,7 +496,7 @@ class Full:
                 return loss / w.sum(), (((g @ rows).T + shrink * t) * scale / w.sum()).ravel()
 
             t = lbfgs(objective, (t / scale).ravel(), steps).reshape(shape) * scale
-        return t
+        return np.concatenate([np.zeros((flat, len(offset))), t])
 
     def linear(self, t: Array, start: Array) -> LinearFit:
         """Return the fit with B and b, of what ``fit`` returned ``(axes, N)`` and took for ``start`` ``(K,)``."""
@@ -530,6 +532,6 @@ def cross_entropy(logits: Array, y: Array, weight: Array) -> tuple[float, Array]
 
 def lbfgs(objective: Callable[[Array], Any], start: Array, iterations: int, bounds: Any = None) -> Array:
     """Minimise from ``start`` ``(p,)``; ``objective`` returns value and gradient."""
-    options = {"maxiter": iterations, "maxcor": 20, "ftol": 1e-7, "gtol": 1e-5}
+    options = {"maxiter": iterations, "maxcor": 8, "ftol": 1e-6, "gtol": 1e-5}
     result: Array = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
     return result
