@@ -113,13 +113,15 @@ def test_import_loads_nothing_heavy_and_takes_less_than_half_of_torch() -> None:
         "before = set(sys.modules); from faverage import AFA, align, explain, fit; end = time.perf_counter();"
         "print((end - middle) / (middle - start), *(set(sys.modules) - before))"
     )
-    shares = []
-    for _ in range(3):
+    share = 1.0
+    for _ in range(3):  # others may delay some
         said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        share, *loaded = said.split()
-        shares.append(float(share))
+        first, *loaded = said.split()
+        share = float(first)
         assert not heavy & {name.split(".")[0] for name in loaded}
-    assert min(shares) < 0.5  # others may have delayed some
+        if share < 0.5:
+            break
+    assert share < 0.5
 
 
 def test_the_lowest_versions_are_declared_and_can_be_listed() -> None:
