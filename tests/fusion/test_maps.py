@@ -126,7 +126,7 @@ def test_explain_names_the_classes() -> None:
         ({"classes": [[0, 1, 2, 3], [0, 2]]}, "member 1 has 3 channels, but classes has 2 labels for it"),
         ({"classes": [[0, 1, 2, 2], [0, 2, 3]]}, "classes of member 0 must be different whole numbers"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else ", ".join(value),
 )
 def test_bad_input_is_refused(change: dict[str, Any], message: str) -> None:
     maps, labels = make()
