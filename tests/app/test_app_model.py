@@ -49,7 +49,7 @@ def test_a_new_model_knows_its_base_classes_with_counts_and_thumbnails(model: Mo
     assert answer.members == (Said("base head", "square", pytest.approx(answer.top[0][1]), None),)
     assert not answer.unknown(0.05) and all(a.unknown(0.05) for a in model.predict(pictures("stripes 1", 3)))
     assert model.predict([]) == []
-    with pytest.raises(ModelError, match="teach a class first"):
+    with pytest.raises(ModelError, match="teach another class first"):
         model.explain()
 
 

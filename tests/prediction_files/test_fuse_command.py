@@ -138,6 +138,14 @@ def test_percentages_are_scaled_with_a_warning(folder: Path, fused: tuple[Path, 
     assert "the probabilities sum to 100" in (folder / "report.html").read_text()
 
 
+def test_a_misspelt_class_is_noticed(folder: Path) -> None:
+    head, *rows = table(folder / "b.csv")
+    write(folder / "b.csv", [[*head[:-1], head[-1].upper()], *rows])
+    result = fuse(folder)
+    assert result.exit_code == 0, result.output
+    assert f"b.csv alone has the class '{head[-1].upper()}', which is no label either: is it misspelt?" in said(result)
+
+
 def test_a_label_that_no_model_predicts_is_named_and_counts(folder: Path) -> None:
     change(folder / "labels.csv", 3, "1,yak")
     result = fuse(folder)

@@ -240,7 +240,9 @@ class Model:
         """Return which member is trusted for which class, and with which mean."""
         learner = self._fresh().learner
         if learner.fitted is None and learner.fuser not in ALONE:
-            raise ModelError("there is nothing to explain yet, since no weights were learned: teach a class first")
+            raise ModelError(
+                "there is nothing to explain yet, since no weights were learned: teach another class first"
+            )
         try:
             return learner.explain()
         except ValueError as error:

@@ -186,6 +186,8 @@ def markdown(results: Results, *, short: bool = False) -> str:
         overall.append([named, *(column.cell(method) for column in OVERALL)])
     lines = [f"# {in_markdown(results['dataset'])}, {repeats_in_words(results)}", ""]
     lines += [f"Macro F1 (%) after each session{', ± standard deviation over repeats' * bool(results.get('repeats'))}."]
+    if (results.get("config") or {}).get("members") == "views" and len(by_session) > len(methods):
+        lines += ["The paper's fusers fuse a head for each session, as they do here with `members: paper`."]
     orders = (results.get("protocol") or {}).get("orders")
     lines += [f"Other orders of the classes permute those {orders}."] if orders else []
     lines += ["", *markdown_table(["method"], [*map(str, range(n)), "mean 1…"], by_session)]

@@ -95,6 +95,11 @@ def check_classes(tables: list[Predictions], labels: Labels, listener: Listener)
     for table in tables:
         if not set(table.classes) & set(found):
             listener.warn(f"{table.path} shares no class with {labels.path}: it has {some(table.classes)}")
+    for table in tables:  # a column that nobody else names, nor any label, is a class by mistake more often than not
+        rest = {name for other in tables if other is not table for name in other.classes}.union(found)
+        lone = [name for name in table.classes if name not in rest]
+        if lone and len(tables) > 1 and set(table.classes) & set(found):
+            listener.warn(f"{table.path} alone has the class {some(lone)}, which is no label either: is it misspelt?")
     unknown = [name for name in found if name not in known]
     if unknown:
         row = labels.labels.index(unknown[0])
