@@ -15,7 +15,7 @@ import torch
 from faverage import get_mean
 from faverage.registry import _REGISTRIES, outside
 from helpers_paths import ROOT
-from tools.tutorials import alike, run
+from tools.tutorials import alike, notebook, run
 
 DOCS = ROOT / "docs"
 PAGES = sorted(
@@ -96,6 +96,12 @@ def has_example(thing: Any) -> bool:
 def test_public_names_have_examples() -> None:
     things = {name: thing for name, thing in public_names() if inspect.isclass(thing) or inspect.isfunction(thing)}
     assert {name for name, thing in things.items() if not has_example(thing)} == NO_EXAMPLE_YET
+
+
+@pytest.mark.parametrize("page", RUN[:-1], ids=lambda page: page.stem)
+def test_the_notebook_is_the_page(page: Path) -> None:
+    said = "run python tools/tutorials.py --notebooks docs/tutorials/[!i]*.md"
+    assert page.with_suffix(".ipynb").read_text(encoding="utf-8") == notebook(page), said
 
 
 @pytest.mark.slow

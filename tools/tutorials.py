@@ -1,6 +1,7 @@
 """Run the tutorials: every block of Python or of commands, page by page, in an empty folder.
 
-    python tools/tutorials.py docs/tutorials/*.md    # and write what they print into the blocks of text below them
+    python tools/tutorials.py docs/tutorials/*.md              # and write what they print into the blocks of text below them
+    python tools/tutorials.py --notebooks docs/tutorials/*.md  # write each as a notebook beside it, and run nothing
 
 A block after ``<!-- not run -->`` is left out. What is printed must agree with the block of text: for Python word for
 word, and numbers roughly, since other versions of scikit-learn fit a little differently; for commands, which print
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -75,8 +77,35 @@ def alike(printed: str, written: str, kind: str = "python") -> bool:
     return words(printed) == words(written) and all(abs(a - b) <= 0.02 + 0.1 * abs(b) for a, b in pairs)
 
 
+def notebook(page: Path) -> str:
+    """Return a page as a notebook: the same code, with what it printed; commands are cells of the shell."""
+    text, cells, at = page.read_text(encoding="utf-8"), list[dict[str, object]](), 0
+
+    def add(kind: str, source: str, **more: object) -> None:
+        if source.strip():
+            lines = source.strip("\n").splitlines(keepends=True)
+            cells.append({"cell_type": kind, "id": f"cell-{len(cells)}", "metadata": {}, "source": lines, **more})
+
+    for block in BLOCK.finditer(text):
+        if block["skip"]:
+            continue
+        add("markdown", text[at : block.start()])
+        printed = {"name": "stdout", "output_type": "stream", "text": (block["text"] or "").splitlines(keepends=True)}
+        code = ("%%sh\n" if block["kind"] == "sh" else "") + block["code"]
+        add("code", code, execution_count=None, outputs=[printed] if block["text"] else [])
+        at = block.end()
+    add("markdown", text[at:])
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    whole = {"cells": cells, "metadata": kernel | {"language_info": {"name": "python"}}, "nbformat": 4}
+    return json.dumps(whole | {"nbformat_minor": 5}, indent=1, ensure_ascii=False) + "\n"
+
+
 def main(pages: list[str]) -> None:
-    """Run pages, and write what they print."""
+    """Run pages, and write what they print; or write them as notebooks."""
+    if pages[:1] == ["--notebooks"]:
+        for page in map(Path, pages[1:]):
+            page.with_suffix(".ipynb").write_text(notebook(page), encoding="utf-8")
+        return
     for name in pages:
         page = Path(name).resolve()
         text = page.read_text(encoding="utf-8")
