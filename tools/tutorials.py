@@ -1,6 +1,6 @@
 """Run the tutorials: every block of Python or of commands, page by page, in an empty folder.
 
-    python tools/tutorials.py docs/tutorials/*.md              # and write what they print into the blocks of text below them
+    python tools/tutorials.py docs/tutorials/*.md              # and write what they print below each block
     python tools/tutorials.py --notebooks docs/tutorials/*.md  # write each as a notebook beside it, and run nothing
 
 A block after ``<!-- not run -->`` is left out. What is printed must agree with the block of text: for Python word for
