@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 def test_a_strategy_has_no_effect(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("strategy: ddp\nepochs: 0\n")
+    file.write_text("strategy: ddp\nepochs: none\n")
     result = command("digits", "--config", file, "--strategy", "ddp")
     assert result.exit_code == 2 and "epochs must be a whole number" in said(result)
     warning = "Warning: 'strategy' has no effect: leave it out, it will be an error in version 0.3"
