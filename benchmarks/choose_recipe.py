@@ -15,12 +15,14 @@ import itertools
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from faverage.experiment.base import start_of
 from faverage.experiment.config import RunConfig
 from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.fscil import CosineHead
@@ -32,6 +34,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "plain": {"head": "linear"},
     "cosine": {"head": "cosine"},
     "rotations": {"head": "cosine", "rotations": True},
+    "signed": {"signed": True},  # without the last ReLU of the backbone
     "mix": {"mix": 0.5},
     "smooth": {"smoothing": 0.1},
     "contrast": {"contrast": 0.5},
@@ -105,7 +108,7 @@ class Pretend:
 
 def run(options: argparse.Namespace) -> None:
     """Train, look, write."""
-    given = {name: getattr(options, name) for name in ("data", "device", "backbone")}
+    given = {name: getattr(options, name) for name in ("data", "device", "backbone", "weights")}
     config = RunConfig.build(options.dataset, None, given)
     pictures, batch_size = load_pictures(config), options.batch_size or config.batch_size
     options.out.mkdir(parents=True, exist_ok=True)
@@ -116,11 +119,13 @@ def run(options: argparse.Namespace) -> None:
             continue
         pretend = Pretend(pictures, split)
         lesson = {"epochs": config.epochs, "seed": split} | settings_of(name)
+        signed = lesson.pop("signed", False)
+        own = replace(config, signed=signed, seed=split)
         augment = Augment(**{**pictures.augment.config(), "size": options.crop or pictures.augment.size})
         start = time.perf_counter()
         model = train_base(
             *(pictures.images, pretend.labels),
-            backbone=config.backbone,
+            backbone=start_of(own) if own.weights or signed else config.backbone,
             indices=pretend.train,
             **{"batch_size": batch_size, "lr": config.lr, "weight_decay": config.weight_decay},
             augment=augment,
@@ -134,7 +139,7 @@ def run(options: argparse.Namespace) -> None:
         passes = (4 if lesson.get("rotations") else 1) * model.images_per_second
         about = {
             **{"training": name, "split": split, "dataset": options.dataset, "views": options.views},
-            **{"lesson": lesson, "crop": augment.size, "batch_size": batch_size},
+            **{"lesson": lesson | {"signed": signed}, "crop": augment.size, "batch_size": batch_size},
             **{"seconds": seconds, "passes_per_second": passes},
             **{"loss": model.history["loss"][-1], "accuracy": model.history["accuracy"][-1]},
             "ran": model.config["ran"],
@@ -156,6 +161,7 @@ def main() -> None:
     parser.add_argument("--crop", type=int, help="side of the training crops")
     parser.add_argument("--batch-size", type=int, help="images; the learning rate stays")
     parser.add_argument("--backbone")
+    parser.add_argument("--weights", help="a checkpoint that the networks start from")
     parser.add_argument("--device", default="auto")
     run(parser.parse_args())
 
