@@ -49,5 +49,6 @@ def test_an_extra_is_installed_from_where_the_package_came(told, line, monkeypat
     assert errors.install_line("app") == "pip install -e '.[app]'"  # a checkout
     monkeypatch.setattr(errors, "__file__", str(tmp_path / "a" / "b" / "errors.py"))
     assert errors.install_line("app") == f"pip install {line}"
+    monkeypatch.chdir(tmp_path)  # not where the environment is, whose path would be shortened
     monkeypatch.setattr(errors.shutil, "which", lambda name: "/elsewhere/pip")
     assert errors.install_line("app") == f"{errors.sys.executable} -m pip install {line}"
