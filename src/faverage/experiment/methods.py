@@ -58,7 +58,8 @@ def run_methods(
     names = {m: f"{m}-{draw}-{_joined(stamp, method_code(m))}" for m in config.methods}
     if pictures is not None:
         names |= {m: f"{rival_folder(m, config, pictures)}-{order}-{draw}" for m in config.methods if m in RIVALS}
-    files = {method: work / f"{name}.json" for method, name in names.items()}
+    # whole paths: the processes of joblib stay where they were started, whoever goes elsewhere
+    files = {method: work.absolute() / f"{name}.json" for method, name in names.items()}
     found = {method: _read_method(file, len(features.sessions)) for method, file in files.items()}
     done = {method: pair[0] for method, pair in found.items() if pair is not None}
     earlier = {method: pair[1] for method, pair in found.items() if pair is not None}
