@@ -11,7 +11,8 @@ import torch
 
 from faverage.experiment import ConfigError, RunConfig, recipes
 from faverage.experiment.base import train_on
-from faverage.experiment.config import OF_NETWORKS, within
+from faverage.experiment.config import OF_NETWORKS
+from faverage.experiment.given import within
 from faverage.experiment.pictures import load_pictures, seen_by
 from faverage.experiment.rivals import rival_recipe
 from faverage.experiment.run import finished_run

@@ -145,10 +145,7 @@ def _see(
         view: Shards([part[:, v * d : (v + 1) * d] for part in stored.parts]) for v, view in enumerate(config.views)
     }
     n_base, trained_on, labels = len(pictures.sessions[0]), np.searchsorted(wanted, rest), pictures.labels[rest]
-    prototypes = {}
-    for view, x in views.items():
-        z = unit(np.asarray(x[trained_on]))
-        prototypes[view] = np.stack([z[labels == c].mean(0) for c in range(n_base)])
+    prototypes = {view: class_means(np.asarray(x[trained_on]), labels, n_base) for view, x in views.items()}
     about = {
         "images": len(rest),
         "backbone": config.backbone,
@@ -224,8 +221,13 @@ def as_it_is(config: RunConfig, pictures: Pictures, rows: Array) -> BaseModel:
 
     backbone = start_of(config).eval()
     found = extract_features(backbone, pictures.images, rows, transform=pictures.transform, device=config.device)
-    features, labels = unit(found), pictures.labels[rows]
-    means = np.stack([features[labels == c].mean(0) for c in range(len(pictures.sessions[0]))])
+    means = class_means(found, pictures.labels[rows], len(pictures.sessions[0]))
     history: dict[str, list[float]] = {"loss": [], "accuracy": [], "lr": [], "seconds": []}
     about = {"backbone": backbone_config(backbone), "head": {"kind": "cosine"}, "ran": {"step": "none"}}
     return BaseModel(backbone, "cosine", torch.from_numpy(means), None, 16.0, pictures.transform, history, 0.0, about)
+
+
+def class_means(features: Array, labels: Array, n_classes: int) -> Array:
+    """Return the mean ``(C, d)`` of each class, of features ``(n, d)`` scaled to length one, with labels ``(n,)``."""
+    scaled = unit(features)
+    return np.stack([scaled[labels == c].mean(0) for c in range(n_classes)])

@@ -11,7 +11,17 @@ from typing import Any, Literal
 import numpy as np
 
 from faverage.data import benchmark_names
-from faverage.experiment.given import Layers, check_names, methods_of, of_today, read_yaml, scaled, seeds_of, views_of
+from faverage.experiment.given import (
+    Layers,
+    check_names,
+    methods_of,
+    of_today,
+    read_yaml,
+    scaled,
+    seeds_of,
+    views_of,
+    within,
+)
 from faverage.experiment.recipes import recipe_of
 from faverage.experiment.settings import ConfigError, Setting, as_float, check_settings, declared, setting
 from faverage.features import check_chosen, file_views
@@ -19,7 +29,6 @@ from faverage.fscil import FewShotLearner
 from faverage.fscil.fusers import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
 from faverage.rivals import RIVALS
-from faverage.vision.views import View, looks
 
 __all__ = ["AFTER_BASE", "DEFAULT_METHODS", "SETTINGS", "ConfigError", "RunConfig", "all_methods", "read_yaml"]
 
@@ -460,39 +469,6 @@ def _settled(config: RunConfig, count: int | None) -> RunConfig:
     usual = list(config.views)
     own = [net if names == net.get("views", usual) else {**net, "views": names} for net, names in pairs]
     return replace(config, networks=tuple(own))
-
-
-def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[list[str]]:
-    """Return of the views of each network what a number of passes affords: the first of each, then the second of each.
-
-    Args:
-        views: names, by network.
-        passes: of a backbone, for one image.
-        ready: whether these are names in a file of features: then none can be replaced by one side of it.
-
-    >>> within([["both", "both, rotate-90"], ["both"]], 5)
-    [['both'], ['both']]
-    >>> within([["both", "both, rotate-90"], ["both"]], 1)
-    [['plain'], []]
-    """
-    if ready:  # one list, with the networks in the names
-        networks: dict[str, list[str]] = {}
-        for name in views[0]:
-            networks.setdefault(name.rpartition(": ")[0], []).append(name)
-        taken = [name for names in within(list(networks.values()), passes) for name in names]
-        chosen = [name for name in views[0] if name in taken]
-        if not chosen:
-            least = min(map(looks, views[0]))
-            raise ConfigError(f"passes: a view of these features takes at least {least}, got {passes}")
-        return [chosen]
-    left, taken_by = passes, [list[str]() for _ in views]
-    for place, k in sorted((place, k) for k, names in enumerate(views) for place in range(len(names))):
-        if looks(views[k][place]) <= left:
-            taken_by[k].append(views[k][place])
-            left -= looks(views[k][place])
-    if not any(taken_by):
-        taken_by[0] = [View.parse(views[0][0].rpartition(": ")[2]).looks[0].name]
-    return taken_by
 
 
 def _started(config: RunConfig, ones: tuple[RunConfig, ...]) -> list[dict[str, Any]]:

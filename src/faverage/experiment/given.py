@@ -9,9 +9,9 @@ from typing import Any
 
 from faverage.deprecation import renamed, without_effect
 from faverage.experiment.settings import ConfigError
-from faverage.vision.views import view_of_today
+from faverage.vision.views import View, looks, view_of_today
 
-__all__ = ["Layers", "check_names", "methods_of", "of_today", "read_yaml", "scaled", "seeds_of", "views_of"]
+__all__ = ["Layers", "check_names", "methods_of", "of_today", "read_yaml", "scaled", "seeds_of", "views_of", "within"]
 
 _MOST_BYTES, _MOST_VALUES, _MOST_BITS = 1 << 20, 10_000, 512  # of a file of settings, in one, and of a whole number
 
@@ -53,6 +53,39 @@ def views_of(layers: Layers, usual: Sequence[str]) -> tuple[tuple[str, ...], int
         count, views = views, next(named for named in reversed(given) if isinstance(named, list | tuple))
     check_names(views)
     return tuple(views), count
+
+
+def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[list[str]]:
+    """Return of the views of each network what a number of passes affords: the first of each, then the second of each.
+
+    Args:
+        views: names, by network.
+        passes: of a backbone, for one image.
+        ready: whether these are names in a file of features: then none can be replaced by one side of it.
+
+    >>> within([["both", "both, rotate-90"], ["both"]], 5)
+    [['both'], ['both']]
+    >>> within([["both", "both, rotate-90"], ["both"]], 1)
+    [['plain'], []]
+    """
+    if ready:  # one list, with the networks in the names
+        networks: dict[str, list[str]] = {}
+        for name in views[0]:
+            networks.setdefault(name.rpartition(": ")[0], []).append(name)
+        taken = [name for names in within(list(networks.values()), passes) for name in names]
+        chosen = [name for name in views[0] if name in taken]
+        if not chosen:
+            least = min(map(looks, views[0]))
+            raise ConfigError(f"passes: a view of these features takes at least {least}, got {passes}")
+        return [chosen]
+    left, taken_by = passes, [list[str]() for _ in views]
+    for place, k in sorted((place, k) for k, names in enumerate(views) for place in range(len(names))):
+        if looks(views[k][place]) <= left:
+            taken_by[k].append(views[k][place])
+            left -= looks(views[k][place])
+    if not any(taken_by):
+        taken_by[0] = [View.parse(views[0][0].rpartition(": ")[2]).looks[0].name]
+    return taken_by
 
 
 def check_names(views: Any) -> None:
