@@ -1,4 +1,4 @@
-r"""How base classes are taught: rotated images as classes of their own, mixed images, softened labels, contrast.
+r"""How base classes are taught: rotations as classes, mixed images, softened labels, contrast, other networks.
 
 *Rotations*: every image of a batch is seen four times, rotated by r = 0 … 3 times 90°, and each is a class of its own:
 
@@ -11,9 +11,18 @@ head of its own, w_{4c + r}.
 
 *Contrast*: among the features of a batch, through a projection of their own, those of one class and rotation attract
 and all others repel each other (supervised contrastive loss).
+
+*Distilling*: a linear map P of the features must tell what K networks that are trained already see in the same image,
+in all R rotations (R = 1 without rotations), as vectors of length one:
+
+    D = mean over k, r of |P_kr unit(f(x)) - unit(t_k(rotate_r(x)))|²,    (1 - d) L + 10 d D
+
+so one pass of one network learns what K R passes see. With rotations, x is each rotation of an image in turn.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +35,7 @@ from faverage.vision.model import BaseModel, Network
 __all__ = ["ROTATIONS", "Lesson", "rotation_heads", "turn_heads"]
 
 ROTATIONS = 4
+_DISTANCE = 10.0  # a squared distance of vectors of length one counts as much as ten times that of cross-entropy
 
 
 class Lesson(Trainable):
@@ -37,6 +47,8 @@ class Lesson(Trainable):
         mix: share of images that carry a part of another one.
         smoothing: share of each target that is spread evenly over all classes.
         contrast: weight of the contrastive term.
+        teachers: backbones that are trained already, from images to features; they are not changed.
+        distil: how much what the teachers see counts, from 0, not at all, to below 1, hardly anything else does.
     """
 
     def __init__(
@@ -47,6 +59,8 @@ class Lesson(Trainable):
         mix: float = 0.0,
         smoothing: float = 0.0,
         contrast: float = 0.0,
+        teachers: Sequence[nn.Module] = (),
+        distil: float = 0.0,
     ) -> None:
         super().__init__()
         self.rotations = ROTATIONS if rotations else 1
@@ -58,18 +72,38 @@ class Lesson(Trainable):
         d = network.head.weight.shape[1]
         if contrast:
             self.projection = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, 128))
+        self.distil = distil
+        if distil:
+            self.teachers = nn.ModuleList(teachers).requires_grad_(False)
+            width = sum(int(teacher.dimension) for teacher in self.teachers)
+            self.imitation = nn.Linear(d, self.rotations * width)
 
-    def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features ``(rotations · b, d)``, one rotation after the other, and what share ``(b,)`` images kept."""
+    def train(self, mode: bool = True) -> Lesson:
+        """Set the mode of all but the teachers, which stay as they were evaluated."""
+        super().train(mode)
+        if self.distil:
+            self.teachers.eval()
+        return self
+
+    def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Look at images, of which some are mixed.
+
+        Returns:
+            Features ``(rotations · b, d)``, one rotation after the other; what share ``(b,)`` images kept of themselves;
+            and what teachers see in the same images, each of length one, ``(rotations · b, teachers · d_t)``.
+        """
         layout = _layout(images)
         kept = torch.ones_like(labels, dtype=torch.float32)
         if self.mix:
             images, kept = cut_mix(images, extra, self.mix)
         seen = torch.cat([torch.rot90(images, r, (2, 3)) for r in range(self.rotations)])
-        features: Tensor = self.network.backbone(seen.contiguous(memory_format=layout))
-        return features, kept
+        seen = seen.contiguous(memory_format=layout)
+        features: Tensor = self.network.backbone(seen)
+        with torch.no_grad():
+            told = [F.normalize(teacher(seen).float()) for teacher in self.teachers] if self.distil else []
+        return features, kept, torch.cat(told, 1) if told else features.detach()[:, :0]
 
-    def loss(self, embedded: tuple[Tensor, Tensor], labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, embedded: tuple[Tensor, Tensor, Tensor], labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss, and the mean over rotations of the number of right answers, ``()`` each."""
         features, kept = embedded[0].float(), embedded[1].repeat(self.rotations)
         logits = self.network.head(features)
@@ -78,10 +112,20 @@ class Lesson(Trainable):
         loss = kept * self._each(logits, targets)
         if self.mix:
             loss = loss + (1 - kept) * self._each(logits, self._targets(labels.flip(0)))
+        total = loss.mean()
         if self.contrast:
-            projected = F.normalize(self.projection(features))
-            return loss.mean() + self.contrast * attraction(projected, targets), right
-        return loss.mean(), right
+            total = total + self.contrast * attraction(F.normalize(self.projection(features)), targets)
+        if self.distil:
+            total = (1 - self.distil) * total + _DISTANCE * self.distil * self._distance(features, embedded[2])
+        return total, right
+
+    def _distance(self, features: Tensor, told: Tensor) -> Tensor:
+        """Return the mean squared distance ``()`` of what features imitate from what teachers see, by view of a teacher."""
+        by_rotation = told.view(self.rotations, -1, told.shape[1])
+        # rotating image r by q more gives image r + q
+        all_views = torch.cat([by_rotation.roll(-q, 0) for q in range(self.rotations)], 2).flatten(0, 1)
+        views = self.rotations * len(self.teachers)
+        return (self.imitation(F.normalize(features)) - all_views).square().sum(1).mean() / views
 
     def _each(self, logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits, targets, reduction="none", label_smoothing=self.smoothing)

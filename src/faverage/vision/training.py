@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -81,6 +82,8 @@ def train_base(
     mix: float = 0.0,
     smoothing: float = 0.0,
     contrast: float = 0.0,
+    teachers: Sequence[nn.Module] = (),
+    distil: float = 0.9,
     augment: Augment | None = None,
     transform: Evaluate | None = None,
     seed: int = 0,
@@ -100,6 +103,9 @@ def train_base(
         mix: share of images that carry a part of another one, with both labels (CutMix).
         smoothing: share of each target that is spread evenly over all classes.
         contrast: weight of a supervised contrastive term.
+        teachers: backbones that are trained already; the network also learns to tell what they see, see
+            ``faverage.vision.objectives``.
+        distil: how much that counts, beside the labels, in (0, 1).
         augment: the training transform; by default ``transforms_for`` the side of the images.
         transform: the evaluation transform that the model keeps; by default likewise.
         seed: of the first weights, the order of images and the augmentation.
@@ -119,7 +125,8 @@ def train_base(
     augment = augment or usual[0]
     n_classes = int(targets.max()) + 1
     network = _start(backbone, n_classes * (ROTATIONS if rotations else 1), head, scale, augment.size, seed)
-    lesson = _lesson(network, seed, rotations=rotations, mix=mix, smoothing=smoothing, contrast=contrast)
+    how = {"mix": mix, "smoothing": smoothing, "contrast": contrast} | ({"distil": distil} if teachers else {})
+    lesson = _lesson(network, seed, rotations=rotations, teachers=teachers, **how)
     training = train_network(
         *(lesson, images, labels),
         indices=rows,
@@ -128,7 +135,7 @@ def train_base(
         describe={
             "backbone": backbone_config(network.backbone) or {"name": type(network.backbone).__name__},
             "head": {"kind": head, "scale": scale, "n_classes": n_classes} | ({"rotations": True} if rotations else {}),
-            **({} if lesson is network else {"lesson": {"mix": mix, "smoothing": smoothing, "contrast": contrast}}),
+            **({} if lesson is network else {"lesson": how}),
         },
         **options,
     )
@@ -136,18 +143,35 @@ def train_base(
 
 
 def _lesson(
-    network: Network, seed: int, *, rotations: bool, mix: float, smoothing: float, contrast: float
+    network: Network,
+    seed: int,
+    *,
+    rotations: bool,
+    mix: float,
+    smoothing: float,
+    contrast: float,
+    teachers: Sequence[nn.Module],
+    distil: float = 0.0,
 ) -> Network | Lesson:
     """Return what is trained: the network as it is, or with how it is taught."""
-    if not (0 <= mix <= 1 and 0 <= smoothing < 1 and contrast >= 0):
+    if not (0 <= mix <= 1 and 0 <= smoothing < 1 and contrast >= 0 and 0 <= distil < 1):
         raise ValueError(
-            f"expected mix in [0, 1], smoothing in [0, 1) and contrast from 0, got {mix}, {smoothing} and {contrast}"
+            "expected mix in [0, 1], smoothing and distil in [0, 1) and contrast from 0, "
+            f"got {mix}, {smoothing}, {distil} and {contrast}"
         )
-    if not (rotations or mix or smoothing or contrast):
+    if not (rotations or mix or smoothing or contrast or distil):
         return network
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(seed))
-        return Lesson(network, rotations=rotations, mix=mix, smoothing=smoothing, contrast=contrast)
+        return Lesson(
+            network,
+            rotations=rotations,
+            mix=mix,
+            smoothing=smoothing,
+            contrast=contrast,
+            teachers=[copy.deepcopy(teacher).cpu() for teacher in teachers],
+            distil=distil,
+        )
 
 
 def _check_classes(targets: Array) -> Array:
