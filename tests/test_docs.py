@@ -73,6 +73,7 @@ def public_names() -> Iterator[tuple[str, Any]]:
     """Yield every public name with what it is; those of ``estimators`` are those of ``faverage``."""
     source = ROOT / "src" / "faverage"
     rooms = [path.parent.relative_to(source.parent).as_posix() for path in sorted(source.glob("**/__init__.py"))]
+    rooms.append("faverage/features")  # a room of one file
     for room in (importlib.import_module(name.replace("/", ".")) for name in rooms if name != "faverage/estimators"):
         for name in getattr(room, "__all__", ()):
             yield f"{room.__name__}.{name}", getattr(room, name)
