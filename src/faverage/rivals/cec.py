@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Attention, class_means, episode, turned
+from faverage.rivals.parts import Attention, Resting, episode, turned
 from faverage.rivals.rival import Recipe, Rival
-from faverage.vision import Head, Trainable
+from faverage.vision import Head
 from faverage.vision.model import Network
 
 __all__ = ["CEC"]
@@ -54,7 +54,7 @@ class Graph(nn.Module):
         self.register_buffer("prototypes", prototypes)
 
 
-class Adapt(Trainable):
+class Adapt(Resting):
     """The loss of an episode. Its images come class by class, the support image of a class before its queries.
 
     Args:
@@ -83,13 +83,8 @@ class Adapt(Trainable):
         super().__init__()
         self.graph, self.ways, self.queries, self.count, self.scale = graph, ways, queries, count, scale
         self.weight_decay, self.backbone_rate = weight_decay, backbone_rate
+        self.resting = (graph.backbone,)
         self.register_buffer("targets", torch.arange(2 * ways).repeat_interleave(queries), persistent=False)
-
-    def train(self, mode: bool = True) -> Adapt:
-        """Leave the backbone in evaluation mode, for its batch norm."""
-        super().train(mode)
-        self.graph.backbone.eval()
-        return self
 
     def order(self, labels: Array, batch_size: int, rng: np.random.Generator) -> Array:
         """Draw the episodes of an epoch from labels ``(n,)``: rows ``(count, ways · (1 + queries))``."""
@@ -208,11 +203,7 @@ class CEC(Rival):
             backbone_rate=self.recipe["backbone_rate"],
         )
         self._train(adapt, images, numbers, "adapt")
-        self.net.prototypes = torch.from_numpy(class_means(self.features(images), numbers, n_classes))
-
-    def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
-        means = class_means(self.features(images), numbers - len(self.classes), n_new)
-        self.net.prototypes = torch.cat([self.net.prototypes, torch.from_numpy(means)])
+        self.net.prototypes = self._means(images, numbers, n_classes)
 
     def _probabilities(self, features: Tensor) -> Tensor:
         attention, prototypes = self.net.attention, self.net.prototypes

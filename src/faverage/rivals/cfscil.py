@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import class_means, cosine, episode
+from faverage.rivals.parts import cosine, episode
 from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Head, Trainable
 from faverage.vision.model import Network
@@ -202,16 +202,16 @@ class CFSCIL(Rival):
         self._train(Episodes(network, **episodes), images, numbers, "meta")
         rng, most = self._rng(), self.recipe["images"]
         rows = np.concatenate([rng.permutation(np.flatnonzero(numbers == c))[:most] for c in range(n_classes)])
-        self._settle(class_means(self.features(images[rows]), numbers[rows], n_classes))
+        self._settle(self._means(images[rows], numbers[rows], n_classes))
 
     def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
-        means = class_means(self.features(images), numbers - len(self.classes), n_new)
-        self._settle(np.concatenate([self.net.means.numpy(), means]))
+        means = self._means(images, numbers - len(self.classes), n_new)
+        self._settle(torch.cat([self.net.means, means]))
 
-    def _settle(self, means: Array) -> None:
+    def _settle(self, means: Tensor) -> None:
         """Keep mean features ``(N, d)`` of all classes, retrain the FC as the mode wants, and compute prototypes."""
         net, mode = self.net, self.recipe["mode"]
-        net.means = torch.from_numpy(means)
+        net.means = means
         prototypes = net.fc(net.means).detach()
         if mode > 1:
             retrain(net.fc, net.means, nudge(prototypes) if mode == 3 else prototypes.sign(), STEPS[mode])

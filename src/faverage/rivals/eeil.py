@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Exemplars, distillation, herding
+from faverage.rivals.parts import Exemplars, Resting, distillation, herded
 from faverage.rivals.rival import Recipe, Rival
-from faverage.vision import Head, Trainable, extract_features
+from faverage.vision import Head, extract_features
 from faverage.vision.model import Network
 
 __all__ = ["EEIL"]
@@ -40,7 +40,7 @@ QUARTERS = {"at": [0.25, 0.5, 0.75], "times": 0.1}
 THIRDS = {"at": [1 / 3, 2 / 3], "times": 0.1}
 
 
-class Increment(Trainable):
+class Increment(Resting):
     """The loss of a stage: a network that learns, and an earlier one, which does not.
 
     Args:
@@ -74,12 +74,7 @@ class Increment(Trainable):
         self.sizes, self.temperature = sizes, temperature
         self.noise, self.decay, self.batch_size = noise, decay, batch_size
         self.register_buffer("deviation", torch.zeros(()))
-
-    def train(self, mode: bool = True) -> Increment:
-        """Leave the earlier network in evaluation mode."""
-        super().train(mode)
-        self.before.eval()
-        return self
+        self.resting = (before,)
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         """Set the size of the noise."""
@@ -120,9 +115,8 @@ def balanced(features: Array, numbers: Array) -> Array:
     >>> balanced(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [1.0, 1.0]]), np.array([0, 0, 0, 1]))
     array([2, 3])
     """
-    classes, counts = np.unique(numbers, return_counts=True)
-    rows = [np.flatnonzero(numbers == label) for label in classes]
-    return np.concatenate([own[herding(features[own], int(counts.min()))] for own in rows])
+    _, counts = np.unique(numbers, return_counts=True)
+    return herded(features, numbers, int(counts.min()))
 
 
 class EEIL(Rival):

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import class_means, cosine
+from faverage.rivals.parts import cosine
 from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Trainable
 
@@ -225,13 +225,6 @@ class FACT(Rival):
     def _fit(self, images: Array, numbers: Array) -> None:
         self._train(self.net, images, numbers, "base")
         self.net.prototypes = self._means(images, numbers, len(self.sessions[0]))
-
-    def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
-        means = self._means(images, numbers - len(self.classes), n_new)
-        self.net.prototypes = torch.cat([self.net.prototypes, means])
-
-    def _means(self, images: Array, numbers: Array, n_classes: int) -> Tensor:
-        return torch.from_numpy(class_means(self.features(images), numbers, n_classes))
 
     def _probabilities(self, features: Tensor) -> Tensor:
         settings = {name: self.recipe[name] for name in ("scale", "share", "top")}

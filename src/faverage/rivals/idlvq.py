@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Exemplars, class_means
+from faverage.rivals.parts import Exemplars, Resting
 from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Trainable
 
@@ -82,7 +82,7 @@ class Network(Trainable):
         return F.cross_entropy(-distances / self.gamma(), labels) + self.intra * own, right
 
 
-class Increment(Trainable):
+class Increment(Resting):
     """The loss of a session: a network that learns, and the backbone before it, which does not.
 
     Args:
@@ -96,13 +96,7 @@ class Increment(Trainable):
         super().__init__()
         self.network, self.before = network, before.requires_grad_(False)
         self.forget, self.margin = forget, margin
-
-    def train(self, mode: bool = True) -> Increment:
-        """Leave both backbones in evaluation mode, for their batch norm."""
-        super().train(mode)
-        self.network.backbone.eval()
-        self.before.eval()
-        return self
+        self.resting = (network.backbone, before)
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features of both backbones, ``(b, d)`` each, of images ``(b, 3, s, s)``."""
@@ -192,7 +186,7 @@ class IDLVQ(Rival):
     def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
         stored, n_old = Exemplars.of_arrays(self.arrays), len(self.classes)
         before, features = self.net.backbone, self.features(stored.images)
-        means = torch.from_numpy(class_means(self.features(images), numbers - n_old, n_new))
+        means = self._means(images, numbers - n_old, n_new)
         own = copy.deepcopy(before).requires_grad_(True)  # frozen if an earlier try was stopped
         network = Network(own, self.net.references().detach(), means, self.recipe["intra"])
         network.slow.data.copy_(self.net.slow.data)

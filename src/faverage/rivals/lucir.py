@@ -19,13 +19,12 @@ from __future__ import annotations
 import copy
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Exemplars, class_means, cosine
+from faverage.rivals.parts import Exemplars, Resting, class_means, cosine, unit
 from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Trainable
 
@@ -69,7 +68,7 @@ class Network(Trainable):
         return F.cross_entropy(logits, labels), (logits.detach().argmax(1) == labels).sum()
 
 
-class Increment(Trainable):
+class Increment(Resting):
     """The loss of a session: a network that learns, and the one before it, which does not.
 
     Args:
@@ -87,12 +86,7 @@ class Increment(Trainable):
         super().__init__()
         self.network, self.before = network, before.requires_grad_(False)
         self.n_old, self.weight, self.margin, self.top = n_old, weight, margin, top
-
-    def train(self, mode: bool = True) -> Increment:
-        """Leave the old network in evaluation mode."""
-        super().train(mode)
-        self.before.eval()
-        return self
+        self.resting = (before,)
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features of both networks, ``(b, d)`` each, of images ``(b, 3, s, s)``."""
@@ -168,10 +162,9 @@ class LUCIR(Rival):
     def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
         exemplars = Exemplars.of_arrays(self.arrays)
         n_old = len(self.classes)
-        features = self.features(images)
         old = self.net.weights().detach()
-        unit = features / np.linalg.norm(features, axis=1, keepdims=True).clip(1e-12)
-        means = F.normalize(torch.from_numpy(class_means(unit, numbers - n_old, n_new)), dim=1)
+        directions = class_means(unit(self.features(images)), numbers - n_old, n_new)
+        means = F.normalize(torch.from_numpy(directions), dim=1)
         network = Network(copy.deepcopy(self.net.backbone), old, n_new, old.shape[1])
         with torch.no_grad():
             network.new.copy_(means * old.norm(dim=1).mean())

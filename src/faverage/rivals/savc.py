@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import class_means, cosine
+from faverage.rivals.parts import cosine
 from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Augment, Trainable, extract_features
 
@@ -346,11 +346,7 @@ class SAVC(Rival):
         assert plain is not None
         learner = self._seeded(lambda: Contrast(self.net.backbone, n_classes, plain, self.recipe))
         self._train(learner, images, numbers, "base", augment=Stored(**plain.config()))
-        self.net.prototypes = torch.from_numpy(class_means(self.features(images), numbers, n_classes))
-
-    def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
-        means = class_means(self.features(images), numbers - len(self.classes), n_new)
-        self.net.prototypes = torch.cat([self.net.prototypes, torch.from_numpy(means)])
+        self.net.prototypes = self._means(images, numbers, n_classes)
 
     def _probabilities(self, features: Tensor) -> Tensor:
         logits = self.recipe["scale"] * aggregated(features, self.net.prototypes, self.passes(self.recipe))

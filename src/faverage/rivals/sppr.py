@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Attention, class_means
+from faverage.rivals.parts import Attention, class_means, unit
 from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Trainable
 
@@ -197,9 +197,7 @@ class SPPR(Rival):
         self.net.refined = self._refine(self.net.prototypes)
 
     def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
-        features = self.features(images)
-        unit = features / np.linalg.norm(features, axis=1, keepdims=True).clip(1e-12)
-        means = torch.from_numpy(class_means(unit, numbers - len(self.classes), n_new))
+        means = torch.from_numpy(class_means(unit(self.features(images)), numbers - len(self.classes), n_new))
         self.net.refined = torch.cat([self.net.refined, self._refine(means, self.net.prototypes)])
 
     @torch.no_grad()

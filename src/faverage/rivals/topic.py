@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import class_means
+from faverage.rivals.parts import Resting, class_means
 from faverage.rivals.rival import Recipe, Rival
 from faverage.vision import Trainable
 from faverage.vision.backbones import Block
@@ -170,7 +170,7 @@ def last_block(backbone: nn.Module) -> list[nn.Module]:
     return []
 
 
-class Increment(Trainable):
+class Increment(Resting):
     """The loss of a session, for a network whose last head is new.
 
     Args:
@@ -216,12 +216,7 @@ class Increment(Trainable):
             self.register_buffer(name, fixed, persistent=False)
         self.anchor, self.weights, self.margin = anchor, weights, margin
         self.node_rate, self.weight_decay = node_rate, weight_decay
-
-    def train(self, mode: bool = True) -> Increment:
-        """Leave the backbone in evaluation mode, for its batch norm."""
-        super().train(mode)
-        self.network.backbone.eval()
-        return self
+        self.resting = (network.backbone,)
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> Tensor:
         """Return features ``(b + m, d)`` of images ``(b, 3, s, s)`` and of the nodes' images after them."""
