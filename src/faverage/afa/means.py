@@ -20,7 +20,7 @@ the package asks a mean only for ``mean(x)``, ``mean.inverse(y)`` and ``mean.low
     ...         return y.log() / self.sharpness
     >>> round(get_mean("log-exp", sharpness=50.0).average(torch.tensor([0.1, 0.9])).item(), 2)
     0.89
-    >>> unregister_mean("log-exp")
+    >>> MEANS.unregister("log-exp")
 """
 
 from __future__ import annotations
@@ -122,14 +122,9 @@ def register_mean(name: str) -> Callable[[M], M]:
     ...         return y.relu() ** (1 / 3)
     >>> round(get_mean("cubic").average(torch.tensor([0.2, 0.8])).item(), 2)
     0.64
-    >>> unregister_mean("cubic")
+    >>> MEANS.unregister("cubic")
     """
     return MEANS.register(name)
-
-
-def unregister_mean(name: str) -> None:
-    """Forget a registered mean."""
-    MEANS.unregister(name)
 
 
 def mean_names() -> list[str]:
