@@ -223,10 +223,7 @@ def _scaled(by_mean: Tensor, by_model: Tensor) -> tuple[Tensor, Tensor]:
     total = by_mean.sum(-1, keepdim=True)
     # a class whose row of A is all zero rests on nothing: call every mean and model equal there
     safe = total.clamp(min=1e-30)
-    return (
-        torch.where(total > 0, by_mean / safe, 1 / j),
-        torch.where(total > 0, by_model / safe, 1 / k),
-    )
+    return (torch.where(total > 0, by_mean / safe, 1 / j), torch.where(total > 0, by_model / safe, 1 / k))
 
 
 def check_names(argument: str, given: Sequence[Any] | None, n: int, default: str) -> tuple[str, ...]:

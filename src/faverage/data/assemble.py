@@ -53,12 +53,7 @@ def assemble_files(
     """
     size = request.size or image_size
     images, kept, skipped = open_store(
-        name,
-        items,
-        store_size(size),
-        cache=request.cache,
-        workers=request.workers,
-        progress=request.progress,
+        name, items, store_size(size), cache=request.cache, workers=request.workers, progress=request.progress
     )
     if skipped:
         first = "; ".join(f"{shown(image)} ({reason})" for image, reason in skipped[:3])

@@ -91,12 +91,7 @@ class Fuser:
         return self
 
     def partial_fit(
-        self,
-        scores: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        half_life: float | None = None,
+        self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, *, half_life: float | None = None
     ) -> Self:
         """Learn from more scores, with up to 10,000 earlier rows: memory does not grow with the stream.
 

@@ -175,11 +175,7 @@ class CEC(Rival):
             "base": {"lr": 0.01, "schedule": {"at": [0.3, 0.4, 0.6, 0.8], "times": 0.1}},
             "episode": {"queries": 10},
         },
-        "paper/cifar100": {
-            "crop": 32,
-            "base": {"schedule": {"at": [0.6, 0.7], "times": 0.1}},
-            "backbone_rate": 10.0,
-        },
+        "paper/cifar100": {"crop": 32, "base": {"schedule": {"at": [0.6, 0.7], "times": 0.1}}, "backbone_rate": 10.0},
     }
 
     def build(self, sizes: list[int]) -> Graph:
