@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from faverage.rivals.parts import Attention, Resting, episode, turned
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Head
 from faverage.vision.model import Network
 
@@ -150,7 +150,7 @@ class CEC(Rival):
     name = "cec"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "adapt": {
                 "epochs": 100,
                 "lr": 2e-4,

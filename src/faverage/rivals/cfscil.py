@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from faverage.rivals.parts import cosine, episode
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Head, Trainable
 from faverage.vision.model import Network
 
@@ -165,7 +165,7 @@ class CFSCIL(Rival):
     name = "c-fscil"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "meta": {"epochs": 100, "lr": 0.01, "schedule": _DROPS, "weight_decay": 5e-4},
             "episode": {"count": 50, "ways": 60, "shots": 5, "queries": 10},
             "images": 100,

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from faverage.rivals.parts import Exemplars, Resting, distillation, herded
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Head, extract_features
 from faverage.vision.model import Network
 
@@ -125,7 +125,7 @@ class EEIL(Rival):
     name = "eeil"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "increment": {"epochs": 40, "batch_size": 128, "lr": 0.1, "schedule": QUARTERS, "weight_decay": 1e-4},
             "balance": {"epochs": 30, "batch_size": 128, "lr": 0.01, "schedule": THIRDS, "weight_decay": 1e-4},
             "temperature": 2.0,

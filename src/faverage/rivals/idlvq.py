@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from faverage.rivals.parts import Exemplars, Resting
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["IDLVQ"]
@@ -150,7 +150,7 @@ class IDLVQ(Rival):
     name = "idlvq-c"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "increment": {"epochs": 50, "batch_size": 1024, "lr": 0.001, "schedule": "cosine", "weight_decay": 5e-4},
             "intra": 1.0,
             "forget": 10.0,

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from faverage.rivals.parts import Exemplars, Resting, class_means, cosine, unit
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["LUCIR"]
@@ -128,7 +128,7 @@ class LUCIR(Rival):
     name = "lucir"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "increment": {"epochs": 90, "batch_size": 128, "lr": 0.1, "schedule": THIRDS, "weight_decay": 1e-4},
             "weight": 10.0,
             "margin": 0.5,

@@ -31,6 +31,8 @@ __all__ = ["Rival"]
 
 Array = NDArray[Any]
 Recipe = dict[str, Any]
+BASE: Recipe = {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4}
+"""The base session of the recipes ``shared``."""
 _FEW_STEPS = 2000  # trainings shorter than this are not worth compiling
 
 

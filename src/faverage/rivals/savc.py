@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from faverage.rivals.parts import cosine
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Augment, Trainable, extract_features
 
 __all__ = ["SAVC"]
@@ -292,7 +292,7 @@ class SAVC(Rival):
     name = "savc"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "fantasies": "rotation2",
             "scale": 16.0,
             "contrast": {

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from faverage.rivals.parts import Attention, class_means, unit
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["SPPR"]
@@ -169,14 +169,7 @@ class SPPR(Rival):
     name = "sppr"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {
-                "epochs": 100,
-                "batch_size": 128,
-                "lr": 0.1,
-                "schedule": "cosine",
-                "momentum": 0.0,
-                "weight_decay": 5e-4,
-            },
+            "base": {**BASE, "momentum": 0.0},
             "episode": {"way": 5, "shots": 5, "spare": 3, "episodes": 3},
         },
         "shared/digits": {"base": {"epochs": 20, "batch_size": 64, "lr": 0.5}, "episode": {"way": 2}},

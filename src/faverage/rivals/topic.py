@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from faverage.rivals.parts import Resting, class_means
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 from faverage.vision.backbones import Block
 
@@ -256,7 +256,7 @@ class TOPIC(Rival):
     name = "topic"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "increment": {"epochs": 100, "lr": 0.02, "schedule": {"at": [0.9], "times": 0.1}, "weight_decay": 5e-4},
             "gas": {"nodes": 400, "passes": 3, "rate": 0.02, "reach": 1.0, "lifetime": 200},
             "start": 0.001,
