@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "BusyError",
@@ -90,22 +90,14 @@ class OtherTrainingError(CheckpointError):
 
     Args:
         reason: what is wrong.
-        what: path of the checkpoint.
-        hint: what to do about it.
         differences: settings that differ, as (name, value there, value here).
+        **more: ``what``, the path of the checkpoint, and ``hint``.
     """
 
     joint = ". "
 
-    def __init__(
-        self,
-        reason: str,
-        *,
-        what: object = None,
-        hint: str = "",
-        differences: Sequence[tuple[str, object, object]] = (),
-    ) -> None:
-        super().__init__(reason, what=what, hint=hint)
+    def __init__(self, reason: str, *, differences: Sequence[tuple[str, object, object]] = (), **more: Any) -> None:
+        super().__init__(reason, **more)
         self.differences = tuple(differences)
 
 
