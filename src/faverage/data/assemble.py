@@ -39,17 +39,9 @@ def assemble_files(
     lists: Sequence[Sequence[int]] | None = None,
     most_test: int | None = None,
 ) -> Benchmark:
-    """Build a benchmark from image files.
+    """Build a benchmark from image files, ``items``: all that it may use, among which ``lists`` are positions.
 
-    Args:
-        request: What the caller asked for.
-        name: The benchmark's name.
-        image_size: Its usual image size, where the caller asks for none.
-        class_names: The name of each label.
-        items: All images that it may use.
-        protocol: The numbers of classes.
-        lists: For each session, positions in ``items`` of its training images; None: draw them.
-        most_test: At most so many test images a class, where they are drawn too.
+    ``image_size`` is its usual one, where the caller asks for none; the other arguments are those of ``assemble``.
     """
     size = request.size or image_size
     images, kept, skipped = open_store(

@@ -54,14 +54,8 @@ class Members:
     more, ridge regression, sees all views. With ``sessions`` they are the paper's: each view has its base head, and a
     head of prototypes for every session.
 
-    Args:
-        known: classes and examples.
-        kind: ``views`` or ``sessions``.
-        calibration: share in which prototypes of new classes are drawn towards similar base classes.
-        temperature: τ of the prototypes; None learns it, on what was held out from the base session, or, where there
-            was none, on the shots, each left out.
-        ridge: penalty of the ridge regression; None: there is no such member.
-        scope: of ``sessions``: ``all``: a session's head knows all classes so far; ``session``: only its own.
+    The options are those of ``FewShotLearner``. A temperature of None is learned on what was held out from the base
+    session, or, where there was none, on the shots, each left out.
     """
 
     def __init__(
