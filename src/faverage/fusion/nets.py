@@ -28,11 +28,6 @@ from faverage.fusion.arrays import Array, check_labels, check_scores, learned, m
 from faverage.fusion.base import Fuser, get_fuser, register_fuser
 from faverage.threads import few_threads
 
-__all__ = [
-    *("AFAPaper", "DeepNet", "GatedMixture", "MixtureOfExperts", "NetworkFuser", "Perceptron", "ShallowNet"),
-    *("WeightedAverage", "WeightedAverageNet"),
-]
-
 _LIMIT = 1 << 26  # scores that a network learns from, at most
 _MOST_GROUPS = 1 << 20  # of classes, where their number is given alone
 _STACK_WEIGHTS = 1 << 18  # weights of all folds' networks that are trained side by side, at most,

@@ -13,11 +13,6 @@ from torch.nn import functional as F
 
 from faverage.vision import Trainable
 
-__all__ = [
-    *("Attention", "Exemplars", "Resting", "class_means", "cosine", "distillation", "episode", "herded", "herding"),
-    *("turned", "unit"),
-]
-
 Array = NDArray[Any]
 
 
