@@ -112,8 +112,7 @@ def assemble(
     if lists is None:
         sessions = drawn_sessions(stored, test, names, protocol, shots, request.seed)
     else:
-        index = {int(position): i for i, position in enumerate(kept)}
-        sessions, shots = listed_sessions(lists, labels.tolist(), index, test, names, protocol)
+        sessions, shots = listed_sessions(lists, labels, kept, test, names, protocol)
         listed = shots if shots == request.shots else 1
         for session in sessions:
             train = session.train
@@ -151,8 +150,8 @@ def read_lists(folder: Path, protocol: Protocol) -> list[list[str]]:
 
 def listed_sessions(
     lists: Sequence[Sequence[int]],
-    labels: Sequence[int],
-    kept: dict[int, int],
+    labels: Indices,
+    kept: Indices,
     test: NDArray[np.bool_],
     class_names: Sequence[str],
     protocol: Protocol,
@@ -161,8 +160,8 @@ def listed_sessions(
 
     Args:
         lists: For each session, positions of its training images in the list of all images.
-        labels: Label of each of all images.
-        kept: Position in the list of all images -> index in the store, for the images that could be used.
+        labels: ``(m,)``, label of each of all images.
+        kept: ``(n,)``, position of each stored image in the list of all images.
         test: ``(n,)``, whether a stored image is a test image.
         class_names: The name of each label.
         protocol: The numbers of classes that the lists must have.
@@ -170,14 +169,12 @@ def listed_sessions(
     Returns:
         The sessions, and the number of shots that the lists give each new class.
     """
-    stored_labels = np.full(len(test), -1, dtype=np.int64)
-    for position, index in kept.items():
-        stored_labels[index] = labels[position]
+    index = {int(position): i for i, position in enumerate(kept)}
     known: set[int] = set()
     sessions = []
     shots = 0
     for k, positions in enumerate(lists):
-        counts = Counter(labels[position] for position in positions)
+        counts = Counter(labels[list(positions)].tolist())
         classes = tuple(sorted(counts))
         repeated = known & set(classes)
         if repeated:
@@ -193,8 +190,8 @@ def listed_sessions(
             )
         known |= set(classes)
         shots = max([shots, *counts.values()]) if k else 0
-        train = np.array([kept[position] for position in positions if position in kept], dtype=np.int64)
-        sessions.append(Session(classes, train, np.flatnonzero(test & np.isin(stored_labels, classes))))
+        train = np.array([index[position] for position in positions if position in index], dtype=np.int64)
+        sessions.append(Session(classes, train, np.flatnonzero(test & np.isin(labels[kept], classes))))
     return sessions, shots
 
 
