@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from faverage.errors import ConfigError
 from faverage.fscil import CosineHead, LinearHead
+from faverage.fscil.heads import Array
 from faverage.fscil.knowledge import ONLY
 from faverage.storage import replacing
 from faverage.vision.views import view_of_today
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FeatureSet", "Splits", "check_chosen", "file_views", "permuted"]
 
-Array = NDArray[Any]
 VECTORS = ("test", "novel", "base_memory", "base_prototypes", "base_head_weight")
 LABELLED = ("novel", "test", "base_memory")
 BIAS, SCALE = "base_head_bias", "base_head_scale"

@@ -21,18 +21,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import safe_open
 
 from faverage.fscil.fusers import ALONE, new_fuser
-from faverage.fscil.heads import CosineHead, LinearHead
+from faverage.fscil.heads import Array, CosineHead, LinearHead
 from faverage.fscil.images import ImageBackbone
 from faverage.fscil.knowledge import BaseHead, Knowledge
 from faverage.fscil.learner import FewShotLearner, _State, check_steepness
 from faverage.fusion import Fuser, get_fuser, load_fuser
 from faverage.storage import parse_json, read_tensors, write_tensors
-
-Array = NDArray[Any]
 
 FORMAT = 2  # of what is known; files without a number are of the version before
 LARGEST = 1e12  # of any number in a learner; its square, summed over features and times the steepest τ, is still finite

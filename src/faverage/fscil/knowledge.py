@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from faverage.fscil.heads import CosineHead, LinearHead, unit
+from faverage.fscil.heads import Array, CosineHead, LinearHead, unit
 
 __all__ = ["BaseHead", "Knowledge", "Views", "as_views"]
 
-Array = NDArray[Any]
 Views = Mapping[str, Array]  # features (n, d_v) of each view, by name
 
 ONLY = "plain"  # the name of a single view that has none

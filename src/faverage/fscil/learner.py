@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from faverage.afa.explain import Explanation, explain
 from faverage.deprecation import renamed
 from faverage.fscil.fusers import ALONE, method_of, new_fuser
 from faverage.fscil.fusers import Members as MembersKind
-from faverage.fscil.heads import CosineHead, LinearHead, as_head, base_heads, fit_head, unit
+from faverage.fscil.heads import Array, CosineHead, LinearHead, as_head, base_heads, fit_head, unit
 from faverage.fscil.images import ImageBackbone, as_backbone
 from faverage.fscil.knowledge import Knowledge, Views, as_views, check_label
 from faverage.fscil.members import Members
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FewShotLearner"]
 
-Array = NDArray[Any]
 Head = tuple[ArrayLike, ArrayLike] | LinearHead | CosineHead
 
 STEEPEST = 1e9

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from faverage.fscil import fusers
 from faverage.fscil.heads import (
+    Array,
     CosineHead,
     LinearHead,
     PrototypeHead,
@@ -24,7 +23,6 @@ from faverage.fusion.arrays import softmax
 
 __all__ = ["Member", "Members"]
 
-Array = NDArray[Any]
 USUAL_TEMPERATURE = 16.0
 
 

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from faverage.afa.means import Arithmetic, Geometric, Harmonic
 from faverage.afa.network import AFA
 from faverage.afa.steps import batches
 from faverage.afa.weights import Rows
+from faverage.fusion.arrays import Array
 
 __all__ = ["FullAFA", "Layers", "Rule", "WeightedLayer", "train_copies"]
 
-Array = NDArray[Any]
 _BETAS = (0.9, 0.999)  # Adam's, as in torch
 _EPS = 1e-8
 _SPREAD = 60.0  # logits that lie closer together than this need no shift of their own before exp

@@ -22,18 +22,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Attention, Resting, episode, turned
+from faverage.rivals.parts import Array, Attention, Resting, episode, turned
 from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Head
 from faverage.vision.model import Network
 
 __all__ = ["CEC"]
 
-Array = NDArray[Any]
 _CHUNK = 64  # images that are classified at a time: each has all prototypes adapted to it
 
 

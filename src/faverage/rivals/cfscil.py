@@ -32,18 +32,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import cosine, episode
+from faverage.rivals.parts import Array, cosine, episode
 from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Head, Trainable
 from faverage.vision.model import Network
 
 __all__ = ["CFSCIL"]
 
-Array = NDArray[Any]
 DIMENSION = 512
 STEPS = {1: 0, 2: 10, 3: 50}  # of the FC, by mode
 _DROPS = {"at": [3 / 7, 6 / 7], "times": 0.1}

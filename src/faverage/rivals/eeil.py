@@ -24,18 +24,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Exemplars, Resting, distillation, herded
+from faverage.rivals.parts import Array, Exemplars, Resting, distillation, herded
 from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Head, extract_features
 from faverage.vision.model import Network
 
 __all__ = ["EEIL"]
 
-Array = NDArray[Any]
 QUARTERS = {"at": [0.25, 0.5, 0.75], "times": 0.1}
 THIRDS = {"at": [1 / 3, 2 / 3], "times": 0.1}
 

@@ -33,17 +33,15 @@ import math
 from typing import Any, ClassVar
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import cosine
+from faverage.rivals.parts import Array, cosine
 from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["FACT"]
 
-Array = NDArray[Any]
 TIES = 3  # base classes that a virtual class is tied to
 
 

@@ -29,17 +29,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Exemplars, Resting
+from faverage.rivals.parts import Array, Exemplars, Resting
 from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["IDLVQ"]
-
-Array = NDArray[Any]
 
 
 class Network(Trainable):

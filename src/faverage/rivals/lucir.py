@@ -20,17 +20,15 @@ import copy
 from typing import Any, ClassVar
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Exemplars, Resting, class_means, cosine, unit
+from faverage.rivals.parts import Array, Exemplars, Resting, class_means, cosine, unit
 from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["LUCIR"]
 
-Array = NDArray[Any]
 THIRDS = {"at": [1 / 3, 2 / 3], "times": 0.1}
 
 

@@ -10,10 +10,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from faverage.rivals.parts import class_means
+from faverage.rivals.parts import Array, class_means
 from faverage.storage import read_tensors, write_tensors
 from faverage.vision import (
     Augment,
@@ -29,7 +28,6 @@ from faverage.vision import (
 
 __all__ = ["Rival"]
 
-Array = NDArray[Any]
 Recipe = dict[str, Any]
 BASE: Recipe = {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4}
 """The base session of the recipes ``shared``."""

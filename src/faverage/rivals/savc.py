@@ -36,17 +36,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import cosine
+from faverage.rivals.parts import Array, cosine
 from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Augment, Trainable, extract_features
 
 __all__ = ["SAVC"]
 
-Array = NDArray[Any]
 # by name: quarter turns and channel shifts, of which 0, 1 and 2 give RGB, GBR and BRG
 FANTASIES = {"rotation2": ((0, 0), (2, 0)), "rot_color_perm12": tuple(itertools.product(range(4), range(3)))}
 TRIES = 4  # places that are drawn for a local view, of which the first inside the key's crop counts

@@ -27,17 +27,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Attention, class_means, unit
+from faverage.rivals.parts import Array, Attention, class_means, unit
 from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["SPPR"]
 
-Array = NDArray[Any]
 HIDDEN = 64
 
 

@@ -37,18 +37,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Resting, class_means
+from faverage.rivals.parts import Array, Resting, class_means
 from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 from faverage.vision.backbones import Block
 
 __all__ = ["TOPIC"]
 
-Array = NDArray[Any]
 _CUB: Recipe = {
     "increment": {"epochs": 120, "lr": 0.01, "schedule": {"at": [110 / 120], "times": 0.1}},
     "min": {"weight": 5e-5, "rate": 0.5},
