@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -307,18 +307,8 @@ def add_sessions_of_old_version(known: Knowledge, sessions: list[dict[Any, Array
             raise ValueError(f"class {label!r} is a base class, and was taught")
     numbers = np.repeat(len(known.classes) + np.arange(len(shots)), [len(x) for x in shots.values()])
     brought = np.repeat(1 + np.arange(len(sessions)), [len(session) for session in sessions])
-    rows = [x.astype(np.float32) for x in shots.values()]
-    none = np.zeros((len(shots), known.widths["plain"]), dtype=np.float32)
-    return replace(
-        known,
-        classes=(*known.classes, *shots),
-        session=np.concatenate([known.session, brought]),
-        views={"plain": np.concatenate([known.views["plain"], *rows])},
-        labels=np.concatenate([known.labels, numbers]),
-        shot=np.concatenate([known.shot, np.ones(len(numbers), dtype=bool)]),
-        anchors={"plain": np.concatenate([known.anchors["plain"], none])},
-        counts=np.concatenate([known.counts, np.zeros(len(shots), dtype=np.int64)]),
-    )
+    rows = [known.views["plain"][:0], *(x.astype(np.float32) for x in shots.values())]
+    return known.with_shots(list(shots), brought, {"plain": np.concatenate(rows)}, numbers)
 
 
 def warn_of_old_version(folder: Path, version: str) -> None:

@@ -67,7 +67,7 @@ def sweep_command(
     count = jobs or (1 if on_gpu(plan.config) else plan.config.jobs)
     with Watch(Console(stderr=True)) as watch:
         try:
-            make = _engine(plan, folder, scheduler, count)
+            make = partial(_engine, plan, folder, scheduler, count)
             board = sweep(plan, folder, make, retries=retries, update=watch.update, say=watch.say)
             about: dict[str, Any] = {"name": file.stem, "command": command}
             about["date"] = datetime.now(UTC).isoformat(timespec="seconds")
@@ -85,7 +85,7 @@ def sweep_command(
             return 130
     shown = Console()
     shown.print(Text(markdown(results)), soft_wrap=True)
-    shown.print(Text(f"Wrote {', '.join(str(folder / FILES[0]) if i == 0 else n for i, n in enumerate(FILES))}"))
+    shown.print(Text(f"Wrote {', '.join([str(folder / FILES[0]), *FILES[1:]])}"))
     if not failures(results):
         return 0
     watch.say(f"{results['counts']['failed']} runs failed; the same command tries them again.")
@@ -107,20 +107,16 @@ def _check_options(engine: str, scheduler: str | None, jobs: int | None, retries
         raise ConfigError(f"--retries must be at least 0, got {retries}")
 
 
-def _engine(plan: Plan, out: Path, scheduler: str | None, jobs: int) -> Callable[[str], Engine]:
-    """Return what makes the engine; data that is not there is an error before any run starts."""
-
-    def make(token: str) -> Engine:
-        engine: Engine = Loky(jobs) if scheduler is None else Dask(scheduler, out, token, plan.versions)
-        try:
-            if plan.config.features is None:
-                load_pictures(plan.config)
-        except BaseException:
-            engine.close()
-            raise
-        return engine
-
-    return make
+def _engine(plan: Plan, out: Path, scheduler: str | None, jobs: int, token: str) -> Engine:
+    """Return the engine; data that is not there is an error before any run starts."""
+    engine: Engine = Loky(jobs) if scheduler is None else Dask(scheduler, out, token, plan.versions)
+    try:
+        if plan.config.features is None:
+            load_pictures(plan.config)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
 
 
 def sweep(
