@@ -67,7 +67,8 @@ def export_onnx(network: AFA, path: str | Path, *, tolerance: float = 1e-5, seed
                         f"the ONNX model differs from the network by {difference:g}, more than {tolerance:g}"
                     )
                 worst = max(worst, difference)
-            (fused,) = session.run(None, {"scores": _tiny_scores(shape, dtype).numpy()})
+            tiny = torch.tensor([0.0, 1e-30, 1e-13, 1e-12, 1e-9], dtype=dtype).view(-1, 1, 1)
+            (fused,) = session.run(None, {"scores": tiny.expand(-1, *shape).contiguous().numpy()})
             total = torch.from_numpy(fused).sum(-1)  # of rounding alone, which need not be the same here and there
             if not bool(total.isfinite().all()) or (
                 network.output != "identity" and bool((total - 1).abs().max() > 1e-3)
@@ -76,12 +77,6 @@ def export_onnx(network: AFA, path: str | Path, *, tolerance: float = 1e-5, seed
     finally:
         network.to(device).train(was_training)
     return worst
-
-
-def _tiny_scores(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-    """Return rows ``(n, K, N)`` with almost nothing in them."""
-    sizes = torch.tensor([0.0, 1e-30, 1e-13, 1e-12, 1e-9], dtype=dtype)
-    return sizes.view(-1, 1, 1).expand(-1, *shape).contiguous()
 
 
 def save(network: AFA, path: str | Path) -> Path:

@@ -146,7 +146,11 @@ class Members:
         for k, member in enumerate(self.members):
             head = member.head
             if isinstance(head, RidgeHead):
-                said = softmax(head.temperature * self.ridge_outputs(head, views, left_out))
+                outputs = head.outputs(list(views.values()))
+                if left_out is not None and self._ridge_left_out is not None:
+                    rows = left_out[0] >= 0
+                    outputs[rows] = self._ridge_left_out[left_out[0][rows]]
+                said = softmax(head.temperature * outputs)
             elif isinstance(head, PrototypeHead):
                 view = str(member.view)
                 own = None if left_out is None else self.own(view, left_out[0], member.classes, left_out[1])
@@ -158,14 +162,6 @@ class Members:
             else:
                 scores[:, k, member.classes] = said
         return scores
-
-    def ridge_outputs(self, head: RidgeHead, views: Views, left_out: tuple[Array, Array] | None = None) -> Array:
-        """Return the outputs ``(n, N)`` of the ridge regression; see ``scores`` for the arguments."""
-        outputs = head.outputs(list(views.values()))
-        if left_out is not None and self._ridge_left_out is not None:
-            rows = left_out[0] >= 0
-            outputs[rows] = self._ridge_left_out[left_out[0][rows]]
-        return outputs
 
     def _temperature(self, view: str, base: Array) -> float:
         known = self.known
