@@ -38,7 +38,7 @@ class Rule:
         """Map prepared rows ``(copies, b, …)`` to logits ``(copies, b, N)``."""
         raise NotImplementedError
 
-    def backward(self, w: list[Array], dw: list[Array], g: Array) -> None:
+    def backward(self, w: list[Array], dw: list[Array], g: Array) -> Array | None:
         """Write the gradients, given that ``(copies, b, N)`` of the last logits."""
         raise NotImplementedError
 
@@ -57,12 +57,8 @@ class Layers(Rule):
             x += w[i + 1][:, None]
         return x
 
-    def backward(self, w: list[Array], dw: list[Array], g: Array) -> None:
-        """From the last layer to the first."""
-        self.below(w, dw, g)
-
-    def below(self, w: list[Array], dw: list[Array], g: Array) -> Array:
-        """Write the gradients, and return that of what the first layer gave."""
+    def backward(self, w: list[Array], dw: list[Array], g: Array) -> Array:
+        """Go from the last layer to the first, and return the gradient of what the first one gave."""
         for i in range(len(w) - 2, -1, -2):
             x = self._inputs[i // 2]
             np.matmul(g.transpose(0, 2, 1), x, out=dw[i])
@@ -92,7 +88,7 @@ class WeightedLayer(Rule):
 
     def backward(self, w: list[Array], dw: list[Array], g: Array) -> None:
         """The layer, then the weights."""
-        g = np.matmul(self._layer.below(w[1:], dw[1:], g), w[1])
+        g = np.matmul(self._layer.backward(w[1:], dw[1:], g), w[1])
         np.matmul(g.reshape(len(g), 1, -1), self._x, out=dw[0])
 
 
