@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import csv
 import re
-import shutil
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -32,11 +31,9 @@ __all__ = ["Score", "fuse_hub", "score_table"]
 
 Array = NDArray[Any]
 NAME = "faverage-fused"  # of the model that is written
-_DATES, _ENDS, _VALUES = (
-    ("reference_date", "origin_date"),
-    ("target_end_date", "target_date", "date"),
-    ("observation", "value"),
-)
+_DATES = ("reference_date", "origin_date")
+_ENDS = ("target_end_date", "target_date", "date")
+_VALUES = ("observation", "value")
 _OUTPUT = ("output_type", "output_type_id", "value")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
@@ -146,15 +143,12 @@ def fuse_hub(
         raise UserError(f"{hub} has {count(int((~own).sum()), 'model')} to fuse, at least two are needed")
     y, fused, plain, weights = _walk(found, ~own, versions, calibrate, listener)
     scores = _scores(found, own, baseline, y, fused, plain)
-    partial = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     try:
-        _write(partial, found, fused, scores, weights)
-        partial.chmod(0o755)
-        partial.rename(out)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as fresh:
+            _write(Path(fresh) / "hub", found, fused, scores, weights)
+            (Path(fresh) / "hub").rename(out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return scores
 
 
@@ -270,11 +264,7 @@ def _arrays(columns: list[str], cells: dict[tuple[str, ...], dict[str, dict[floa
     """Put quantiles into one array; levels that most forecasts lack are left out, and a model without the others."""
     at = columns.index(_one_of(columns, _DATES, None))
     keys = sorted(cells, key=lambda key: (key[at][:10], key))
-    often: dict[float, int] = defaultdict(int)
-    for models in cells.values():
-        for quantiles in models.values():
-            for level in quantiles:
-                often[level] += 1
+    often = Counter(level for models in cells.values() for quantiles in models.values() for level in quantiles)
     levels = sorted(level for level, n in often.items() if 2 * n > sum(map(len, cells.values())))
     names = sorted({name for models in cells.values() for name in models})
     place = {name: m for m, name in enumerate(names)}
