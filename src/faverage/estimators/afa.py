@@ -21,31 +21,24 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from faverage.afa.explain import Explanation, from_shares, names_of
 from faverage.afa.network import DEFAULT_MEANS, MeanSpec
 from faverage.errors import UserError
-from faverage.estimators.ensemble import (
+from faverage.estimators.held_out import HeldOut, Metric, log_scores, metric_of, rows_to_keep, sets_of, threshold, tune
+from faverage.estimators.members import (
     Ensemble,
+    check_labels,
     check_shared,
+    encode,
     fold_values,
     plain_folds,
+    predict_values,
+    steady,
     stratified_folds,
     take,
+    union,
 )
-from faverage.estimators.held_out import (
-    HeldOut,
-    Metric,
-    log_scores,
-    metric_of,
-    rows_to_keep,
-    sets_of,
-    threshold,
-    tune,
-)
-from faverage.estimators.members import check_labels, encode, predict_values, steady, union
 from faverage.estimators.outputs import Answer, Targets, as_table, fold_outputs, read_joint, read_targets, weigh_classes
 from faverage.estimators.regression import build_means, fit_quantile, fit_regression, level_of
 from faverage.fusion import FUSERS, Fuser, get_fuser
 from faverage.fusion.align import align
-
-__all__ = ["AFAClassifier", "AFARegressor"]
 
 Array = NDArray[Any]
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from faverage.errors import UserError
-from faverage.estimators.ensemble import take
 from faverage.estimators.members import (
     Member,
     are_probabilities,
@@ -25,6 +24,7 @@ from faverage.estimators.members import (
     encode,
     fit_member,
     method_of,
+    take,
 )
 
 Array = NDArray[Any]
