@@ -27,8 +27,6 @@ from faverage.prediction_files.base import Listener, count, some
 from faverage.prediction_files.read import csv_rows, read_parquet
 from faverage.report.tables import csv_table, exact, in_markdown, markdown_table
 
-__all__ = ["Score", "fuse_hub", "score_table"]
-
 Array = NDArray[Any]
 NAME = "faverage-fused"  # of the model that is written
 _DATES = ("reference_date", "origin_date")
@@ -40,33 +38,19 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 @dataclass(frozen=True)
 class Score:
-    """How good the quantiles of one method or model are, over the rows that it has.
+    """How good the quantiles of one method or model are, over the rows that it has."""
 
-    Attributes:
-        name: of the method or model.
-        kind: ``fused``, ``plain``, ``hub`` (its own models) or ``member``.
-        rows: how many there are.
-        wis: mean weighted interval score.
-        relative: the same as a part of the baseline's, on the same rows; None without a baseline.
-        log_relative: the same on the scale log(1 + x), negative quantiles as 0; None where a truth is negative.
-        fused: the mean score of what was fused, on the same rows, as a part of ``wis``.
-        won: dates on which what was fused has the smaller mean score.
-        dates: how many dates there are.
-        half: part of the truth in the interval of 50 %, or None where there are no such levels.
-        most: the same for 95 %.
-    """
-
-    name: str
-    kind: str
-    rows: int
-    wis: float
-    relative: float | None
-    log_relative: float | None
-    fused: float
-    won: int
-    dates: int
-    half: float | None
-    most: float | None
+    name: str  # of the method or model
+    kind: str  # ``fused``, ``plain``, ``hub`` (its own models) or ``member``
+    rows: int  # how many there are
+    wis: float  # mean weighted interval score
+    relative: float | None  # the same as a part of the baseline's, on the same rows; None without a baseline
+    log_relative: float | None  # the same of log(1 + x), negative quantiles as 0; None where a truth is negative
+    fused: float  # the mean score of what was fused, on the same rows, as a part of ``wis``
+    won: int  # dates on which what was fused has the smaller mean score
+    dates: int  # how many dates there are
+    half: float | None  # part of the truth in the interval of 50 %, or None where there are no such levels
+    most: float | None  # the same for 95 %
 
 
 @dataclass(frozen=True)

@@ -9,22 +9,6 @@ from itertools import pairwise, product
 
 from faverage.report.page import text
 
-__all__ = [
-    "COLOURS",
-    "STYLE",
-    "Point",
-    "Series",
-    "apart",
-    "harmonic_lines",
-    "line_chart",
-    "padded",
-    "placed",
-    "scatter_chart",
-    "scatter_range",
-    "ticks",
-    "where_most_are",
-]
-
 # one pair a series: on a light page, on a dark page
 COLOURS = (
     ("#1f63b5", "#6aa7f0"),
@@ -98,19 +82,12 @@ _PARTS = tuple(k / 8 for k in range(1, 8))
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart.
+    """One line of a chart."""
 
-    Attributes:
-        name: in the legend.
-        values: one a step; None (or a number that is not finite) leaves a gap.
-        look: number of its colour, mark and dash; the same number looks the same in every chart.
-        band: half the height of a band around each value, such as a standard deviation.
-    """
-
-    name: str
-    values: Sequence[float | None]
-    look: int = 0
-    band: Sequence[float | None] | None = None
+    name: str  # in the legend
+    values: Sequence[float | None]  # one a step; None (or a number that is not finite) leaves a gap
+    look: int = 0  # number of its colour, mark and dash; the same number looks the same in every chart
+    band: Sequence[float | None] | None = None  # half the height of a band around each, such as a standard deviation
 
 
 def ticks(low: float, high: float, most: int = 8) -> list[float]:
@@ -397,19 +374,12 @@ def _key(series: Series, strong: bool, line: bool = True) -> str:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a scatter chart.
+    """One point of a scatter chart."""
 
-    Attributes:
-        name: in the legend and beside the point.
-        x: to the right.
-        y: upwards.
-        look: number of its colour and mark, as of a ``Series``.
-    """
-
-    name: str
-    x: float
-    y: float
-    look: int = 0
+    name: str  # in the legend and beside the point
+    x: float  # to the right
+    y: float  # upwards
+    look: int = 0  # number of its colour and mark, as of a ``Series``
 
 
 def scatter_chart(
