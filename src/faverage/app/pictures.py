@@ -25,8 +25,7 @@ from faverage.fscil import Knowledge
 from faverage.fscil.knowledge import Views
 from faverage.storage import replacing
 
-MOST_BYTES = 64_000_000
-"""Of all pictures of a model; later ones are learned from and not kept."""
+MOST_BYTES = 64_000_000  # of all pictures of a model; later ones are learned from and not kept
 LARGEST = 1_000_000
 _ID = re.compile("[0-9a-f]{24}")
 

@@ -55,8 +55,12 @@ def look_at(
     broken: list[tuple[int, str]] = []
     progress(what, 0, len(files))
     with FeatureCache.of(extractor, side) as cache, _one_thread_each(extractor):
-        done = 0
-        for part in _looked(files, extractor, side, cache.known):
+        step, done = _FEW if extractor.device.type == "cpu" else _MANY, 0
+
+        def look(start: int) -> list[_Looked]:
+            return _look(range(start, min(start + step, len(files))), files, extractor, side, cache.known)
+
+        for part in in_order(look, range(0, len(files), step), min(8, os.cpu_count() or 1)):
             found = cache.read([one.digest for one in part if one.row is None and not one.wrong])
             lost = [one.place for one in part if one.row is None and not one.wrong and one.digest not in found]
             again = iter(_look(lost, files, extractor, side, frozenset()))
@@ -106,16 +110,6 @@ def _look(
     if not all(np.isfinite(row).all() for row in rows.values()):
         raise FloatingPointError("the backbone gives features that are not numbers: check its weights")
     return [one._replace(row=rows.get(one.place)) for one in found]
-
-
-def _looked(files: Sequence[Path], extractor: Extractor, side: int, known: frozenset[bytes]) -> Iterator[list[_Looked]]:
-    """Yield the files in parts, at which threads look."""
-    step = _FEW if extractor.device.type == "cpu" else _MANY
-
-    def look(start: int) -> list[_Looked]:
-        return _look(range(start, min(start + step, len(files))), files, extractor, side, known)
-
-    yield from in_order(look, range(0, len(files), step), min(8, os.cpu_count() or 1))
 
 
 @contextmanager

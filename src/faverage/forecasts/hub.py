@@ -211,13 +211,14 @@ def _read(files: list[tuple[str, str, Path]], target: str | None, horizons: set[
             given = [row[j] for j in at]
             if given != last:  # rows of one forecast mostly follow each other
                 last, one = given, None
-                if horizons and at_horizon is not None and _plain(row[at_horizon]) not in horizons:
+                if horizons and at_horizon is not None and row[at_horizon].removesuffix(".0") not in horizons:
                     continue
                 if row[at_date][:10] != date:
                     raise UserError(
                         f"{path} line {line} is of {row[at_date]}, but the file's name says {date}", what=path
                     )
-                one = cells[tuple(_plain(c) if n == "horizon" else c for n, c in zip(columns, given, strict=True))]
+                pairs = zip(columns, given, strict=True)
+                one = cells[tuple(c.removesuffix(".0") if name == "horizon" else c for name, c in pairs)]
                 quantiles = one.setdefault(model, {})
             if one is None:
                 continue
@@ -448,8 +449,3 @@ def _one_of(columns: Sequence[str], names: Sequence[str], path: Path | None) -> 
         if name in columns:
             return name
     raise UserError(f"{path} has no column {' or '.join(names)}; it has {some(list(columns), 10)}", what=path)
-
-
-def _plain(cell: str) -> str:
-    """Return a horizon as a whole number where it is one."""
-    return cell.removesuffix(".0")

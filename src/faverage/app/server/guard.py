@@ -27,11 +27,9 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 COOKIE = "faverage"
 OPEN = frozenset({"/", "/page.css", "/page.js", "/icon.svg", "/favicon.ico", "/api/health"})
 """What is answered without the token: the page, which holds nothing of the model, and the sign of life."""
-MODULES = "/js/"
-"""Likewise: what the addresses of the page's modules begin with."""
+MODULES = "/js/"  # likewise: what the addresses of the page's modules begin with
 PICTURES = frozenset({"/api/predict", "/api/teach"})
-ZIPS = frozenset({"/api/pictures.zip", "/api/merge"})
-"""What takes more than a note."""
+ZIPS = frozenset({"/api/pictures.zip", "/api/merge"})  # these and pictures take more than a note
 
 HEADERS = {
     "content-security-policy": (

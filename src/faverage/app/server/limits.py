@@ -8,8 +8,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Names of this machine, as a browser writes them."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})  # names of this machine, as a browser writes them
 
 _LATEST = 4096  # clients and times that are remembered
 

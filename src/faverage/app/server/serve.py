@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 _WAITING = 512  # connections that the system keeps until they are accepted
 
-ACCEPTS = 16
-"""Connections that the event loop accepts in one go, before any of them can be refused."""
+ACCEPTS = 16  # connections that the event loop accepts in one go, before any of them can be refused
 
 SPARE = 64 + 4 * ACCEPTS
 """File descriptors that are left to the model's files, and to connections which are about to be refused."""

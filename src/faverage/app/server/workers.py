@@ -36,12 +36,9 @@ MOMENT = 0.05
 EXPORTS = 4  # files in the making, or in line for it
 OPENERS = 4  # threads; one client has all but one of them
 LAST_SECONDS = 3.0
-LIGHT = 8_000_000
-"""Bytes of memory that a picture may take to be opened beside others; a larger one waits for its turn."""
-Upload = tuple[str, bytes]
-"""What a picture is called in messages, and its bytes."""
-THREADS = "faverage-"
-"""What the names of the threads begin with."""
+LIGHT = 8_000_000  # bytes of memory that a picture may take to be opened beside others; a larger one waits for its turn
+Upload = tuple[str, bytes]  # what a picture is called in messages, and its bytes
+THREADS = "faverage-"  # what the names of the threads begin with
 
 
 class Threads:
