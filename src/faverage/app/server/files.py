@@ -28,7 +28,11 @@ ZIPS_AT_ONCE = 2  # that come in, of all clients together: what is in them takes
 TOGETHER = 50  # pictures of a zip that are opened at a time
 _CHUNK = 1 << 18
 _ZIP = {"required": True, "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}}}
-_FILE: dict[int | str, dict[str, Any]] = {200: {"content": {"application/zip": {}}}}
+
+
+def _file(kind: str) -> dict[str, Any]:
+    """Return how a route that answers with a file is described."""
+    return {"response_class": Response, "responses": {200: {"content": {kind: {}}}, **errors(409)}}
 
 
 def add_files(router: APIRouter, model: Model, workers: Workers, limits: Limits) -> None:
@@ -58,26 +62,17 @@ def add_files(router: APIRouter, model: Model, workers: Workers, limits: Limits)
 
     called = re.sub(r"[^A-Za-z0-9_-]", "-", model.folder.name) or "model"
 
-    @router.get(
-        "/api/pictures.zip", response_class=Response, responses={**_FILE, **errors(409)}, summary="All pictures"
-    )
+    @router.get("/api/pictures.zip", **_file("application/zip"), summary="All pictures")
     async def pictures_out() -> Response:
         """A folder a class; the pictures are the squares that the model sees, not the files that were sent."""
         return await download(lambda file: write_pictures(model, file), f"{called}-pictures.zip", "application/zip")
 
-    @router.get(
-        "/api/model.zip", response_class=Response, responses={**_FILE, **errors(409)}, summary="The whole model"
-    )
+    @router.get("/api/model.zip", **_file("application/zip"), summary="The whole model")
     async def model_out() -> Response:
         """The folder of the model, as it is now; unpacked, it can be served, or merged by another."""
         return await download(lambda file: write_model_zip(model, file), f"{called}.zip", "application/zip")
 
-    @router.get(
-        "/api/model.onnx",
-        response_class=Response,
-        responses={200: {"content": {"application/octet-stream": {}}}, **errors(409)},
-        summary="The model as ONNX",
-    )
+    @router.get("/api/model.onnx", **_file("application/octet-stream"), summary="The model as ONNX")
     async def onnx_out() -> Response:
         """From pixels to probabilities, for programs that know nothing of faverage."""
         return await download(lambda file: _write_onnx(model, file), f"{called}.onnx", "application/octet-stream")
