@@ -282,13 +282,6 @@ class Folder:
             f"does not help, end the process that holds {self.path / '.lock'}"
         )
 
-    def sync_all(self) -> None:
-        """Make sure that everything in the folder is on the disk."""
-        for path in sorted(self.path.rglob("*"), reverse=True):
-            if not path.is_symlink():
-                _sync(path)
-        _sync(self.path)
-
     def _own(self, *paths: Path) -> None:
         """Raise ModelError where a part of the model is a link: whoever made the folder could lead us anywhere."""
         for path in paths:
@@ -467,7 +460,8 @@ def write_model(
         record = {"side": side, "version": 1, "classes": learner.classes, "states": ["000001"]}
         own = {"given": described(learner.backbone, side)} if is_own(learner.backbone) else {}
         files.write({**record, **own, "base_id": files.base_id(), "history": [made]})
-        files.sync_all()
+        for path in (*files.path.rglob("*"), files.path):
+            _sync(path)
         try:
             files.path.rename(target)
         except OSError:  # another process was quicker

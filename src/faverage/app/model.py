@@ -93,11 +93,6 @@ class Now:
         """Side of the squares that pictures are brought to."""
         return int(self.record["side"])
 
-    @property
-    def known(self) -> Knowledge | None:
-        """Classes and examples; None where that is nothing."""
-        return self.state.known
-
 
 class _Lesson(NamedTuple):
     """Pictures of one class: features ``(n, d_v)`` by view, the n files to keep, hashes of their pixels, thumbnails."""
@@ -217,7 +212,7 @@ class Model:
         Pictures that an iterator opens are made small one by one: of large ones, no two are in memory.
         """
         now = self._fresh()
-        if now.known is None:
+        if now.state.known is None:
             raise ModelError("the model knows no class yet: teach it one first")
         small = [squares([image], now.side) for image in images]
         return answers(now.learner, self._look(now, np.concatenate(small)), self.pictures) if small else []
@@ -234,7 +229,7 @@ class Model:
             progress: hears (what is done, files done, files in all).
         """
         now = self._fresh()
-        if now.known is None:
+        if now.state.known is None:
             raise ModelError("the model knows no class yet: teach it one first")
         try:
             seen = look_at(files, now.base.extractor, now.side, progress=progress, what="looking at the pictures")
@@ -272,8 +267,8 @@ class Model:
             if now.base is not before.base:
                 raise BusyError(f"{self.folder} was replaced by another model just now: try again")
             old = now.learner.classes
-            every = {_spelled(name, old): self._as_kept(now.known, lesson) for name, lesson in looked.items()}
-            given = {name: _new_to(now.known, name, lesson) for name, lesson in every.items()}
+            every = {_spelled(name, old): self._as_kept(now.state.known, lesson) for name, lesson in looked.items()}
+            given = {name: _new_to(now.state.known, name, lesson) for name, lesson in every.items()}
             labels = [name for name, lesson in given.items() for _ in lesson.files]
             if not labels:
                 raise ModelError(
@@ -282,7 +277,7 @@ class Model:
             views = {
                 view: np.concatenate([lesson.views[view] for lesson in given.values()]) for view in now.base.widths
             }
-            known = now.known or Knowledge.empty({view: x.shape[1] for view, x in views.items()})
+            known = now.state.known or Knowledge.empty({view: x.shape[1] for view, x in views.items()})
             learner = self._learned(now, lambda: known.taught(views, labels))
             counts, shown, entries = dict(now.state.counts), dict(now.state.thumbnails), []
             for name, lesson in given.items():
@@ -361,15 +356,15 @@ class Model:
         if not isinstance(other, Model):
             other = Model(other, device="cpu", backbone=self._backbone)
         theirs = other._fresh()
-        if theirs.known is None:
+        more = theirs.state.known
+        if more is None:
             raise ModelError("the other model knows no class yet: there is nothing to merge")
-        more = theirs.known
         with self._changing() as now:
             self._check_same(now, theirs)
             spelled = {name: _spelled(unicodedata.normalize("NFC", name), now.learner.classes) for name in more.classes}
             for name, mine in spelled.items():
                 more = more if name == mine else more.renamed(name, mine)
-            known = now.known or Knowledge.empty(more.widths)
+            known = now.state.known or Knowledge.empty(more.widths)
             learner = self._learned(now, lambda: known.merged(more))
             both, counts, shown = learner.known, dict(now.state.counts), dict(now.state.thumbnails)
             had, brought, have = (dict(zip(k.classes, k.shots.tolist(), strict=True)) for k in (known, more, both))
@@ -444,7 +439,7 @@ class Model:
 
     def _rows(self, now: Now, ids: Iterable[str]) -> list[int]:
         """Return the numbers of examples; ModelError where there is none, or one is not there."""
-        wanted, names = set(ids), example_ids(now.known)
+        wanted, names = set(ids), example_ids(now.state.known)
         if not wanted or not wanted <= set(names):
             raise ModelError("the model keeps no such picture any more: look again at what it knows")
         return [row for row, name in enumerate(names) if name in wanted]
@@ -577,7 +572,7 @@ class Model:
     def _forget_pictures(self) -> None:
         """Delete the pictures of examples that no state has, so that none can come back by undoing."""
         now, names = self._now, self.pictures.names()
-        if not names - set(example_ids(now.known)):
+        if not names - set(example_ids(now.state.known)):
             return
         self._named = {name: self._named[name] for name in now.record["states"] if name in self._named}
         for name in now.record["states"]:
