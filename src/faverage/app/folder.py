@@ -12,7 +12,6 @@ that the model works with is read from JSON and safetensors.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import itertools
 import json
@@ -271,8 +270,6 @@ class Folder:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno == errno.EINTR:
-                return False
             raise ModelError(f"{self.path} cannot be locked ({error.strerror}): copy it to another disk") from None
         return True
 
@@ -285,10 +282,8 @@ class Folder:
     def _own(self, *paths: Path) -> None:
         """Raise ModelError where a part of the model is a link: whoever made the folder could lead us anywhere."""
         for path in paths:
-            parts = path.relative_to(self.path).parts
-            for i in range(len(parts)):
-                part = self.path.joinpath(*parts[: i + 1])
-                if part.is_symlink():
+            for part in (*reversed(path.parents), path):
+                if self.path in part.parents and part.is_symlink():
                     raise ModelError(f"{part} is a link, but a model holds all of its files itself: put a copy there")
 
     @contextmanager
@@ -435,11 +430,12 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-Pictures = Mapping[str, Sequence[Image.Image | NDArray[np.uint8]]]
-
-
 def write_model(
-    target: Path, learner: FewShotLearner, side: int, counts: Mapping[str, int], pictures: Pictures
+    target: Path,
+    learner: FewShotLearner,
+    side: int,
+    counts: Mapping[str, int],
+    pictures: Mapping[str, Sequence[Image.Image | NDArray[np.uint8]]],
 ) -> None:
     """Write a learner to a folder that appears whole or not at all; the arguments are those of ``Model.create``."""
     _check_learner(learner)
