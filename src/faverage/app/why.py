@@ -1,4 +1,4 @@
-"""What a learner answers and why, and what it confuses."""
+"""What a learner answers and why, what it confuses, and which class needs another picture most."""
 
 from __future__ import annotations
 
