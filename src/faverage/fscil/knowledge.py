@@ -182,6 +182,11 @@ class Knowledge:
         last = int(self.session.max(initial=0))
         return [[self.classes[c] for c in np.flatnonzero(self.session == k)] for k in range(last + 1)]
 
+    @property
+    def shots(self) -> Array:
+        """How many shots each class has, ``(N,)``."""
+        return np.bincount(self.labels[self.shot], minlength=len(self.classes))
+
     def number(self, label: Any) -> int:
         """Return the number of a class; ValueError where it is not known."""
         if label not in self.classes:

@@ -16,7 +16,7 @@ from faverage.afa.explain import Explanation
 from faverage.prediction_files import calibration
 from faverage.prediction_files.base import printable
 from faverage.prediction_files.compare import Comparison, Score
-from faverage.report import charts, reliability
+from faverage.report import charts
 from faverage.report.page import (
     MISSING,
     bars,
@@ -115,7 +115,7 @@ def write_report(path: Path, result: Result) -> None:
         how_to_repeat(result.command, {}, _versions()),
     ]
     title = f"Fused: {', '.join(m.name for m in result.members)}"
-    path.write_text(page(title, parts, charts.STYLE + reliability.STYLE), encoding="utf-8")
+    path.write_text(page(title, parts, charts.STYLE + calibration.STYLE), encoding="utf-8")
 
 
 def _comparison(comparison: Comparison, chosen: str) -> str:
@@ -151,10 +151,9 @@ def _calibration(comparison: Comparison, chosen: str) -> str:
         "would gain, what the model can tell apart, and what the shares of the classes alone would score."
     )
     columns = ("ECE", "Brier score", "miscalibration", "discrimination", "uncertainty")
-    diagrams = [reliability.Diagram(one.name, f"ECE {one.ece:.3f}", one.bins) for one in found]
     return (
         f'<h2>Can the probabilities be believed?</h2><p class="soft">{text(note)}</p>'
-        + reliability.reliability_charts(diagrams, calibration.N_BINS, highlight=chosen)
+        + calibration.reliability_charts(found, highlight=chosen)
         + "<h3>In numbers</h3>"
         + table(head(["fuser or model"], columns), rows)
     )
