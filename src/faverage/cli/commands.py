@@ -98,8 +98,14 @@ def fuse(
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Count rows that a file lacks as 'no answer'.")
     ] = False,
-    id: Annotated[str | None, typer.Option(help="The column of ids.", show_default="the first")] = None,
-    label: Annotated[str | None, typer.Option(help="The column of labels.", show_default="label")] = None,
+    id: Annotated[str | None, typer.Option(help="The column of ids in every file.", show_default="the first")] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="The column of true classes in the file of --labels, as in --label species.",
+            show_default="label, or the only one beside the ids",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.", show_default="0")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
 ) -> None:
