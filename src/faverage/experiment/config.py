@@ -52,6 +52,7 @@ DEFAULT_METHODS = (
 """What a run compares by default: the fusers, and two heads alone."""
 RIVAL_METHODS = RIVALS  # those registered from outside, too
 
+_CONFIGS = Path(__file__).parent / "configs"  # the paper's tables and figures
 _MOST_SEED = 2**32 - 1
 _LEARNER = {name: one.default for name, one in inspect.signature(FewShotLearner).parameters.items()}
 
@@ -281,8 +282,11 @@ class RunConfig:
 
     @classmethod
     def build(cls, dataset: str | None, file: Path | None, given: dict[str, Any]) -> RunConfig:
-        """Lay the data set's recipe, a YAML file and given settings (None: not given) over the defaults."""
-        settings = read_yaml(file) if file is not None else {}
+        """Lay the data set's recipe, a YAML file and given settings (None: not given) over the defaults.
+
+        The file may also be the name of one that comes with faverage, such as ``table4``.
+        """
+        settings = read_yaml(_found(file)) if file is not None else {}
         given = of_today({name: value for name, value in given.items() if value is not None})
         name = dataset or settings.get("dataset", "digits")
         if name not in benchmark_names():
@@ -405,6 +409,17 @@ def _described(one: Setting) -> str:
 
 
 RunConfig.__doc__ = "\n".join([f"{RunConfig.__doc__}\n\n    Attributes:", *map(_described, SETTINGS.values())])
+
+
+def _found(file: Path) -> Path:
+    """Return a file of settings: the one of that path, or one that comes with faverage."""
+    if file.is_file():
+        return file
+    own = {one.stem: one for one in sorted(_CONFIGS.glob("*.yaml"))}
+    # experiments/NAME.yaml is how results and pages name them
+    if file.stem in own and file.suffix in ("", ".yaml") and file.parent in (Path(), Path("experiments")):
+        return own[file.stem]
+    raise ConfigError(f"no such file: {file}; with faverage come: {', '.join(own)}")
 
 
 def _networks_of(layers: Layers, lr: Any, batch_size: Any) -> tuple[dict[str, Any], ...]:
