@@ -60,7 +60,8 @@ def test_what_fuse_wrote_can_be_fused_again(folder: Path, fused: tuple[Path, Res
     assert re.search(r"in\.csv: the column 'prediction' holds labels and is no class: it is left out", said(again))
     rows[3][1] = "yak"
     write(folder / "in.csv", rows)
-    assert "in.csv line 4: the prediction 'yak' is no column" in said(fuse(folder, "--force", files=("a.csv", "in.csv")))
+    wrong = fuse(folder, "--force", files=("a.csv", "in.csv"))
+    assert wrong.exit_code == 2 and "in.csv line 4: the prediction 'yak' is no column" in said(wrong)
 
 
 def test_order_of_rows_and_columns_does_not_matter(folder: Path, fused: tuple[Path, Result]) -> None:

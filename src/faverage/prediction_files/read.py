@@ -24,7 +24,7 @@ def read_predictions(path: Path, *, id_column: str | None, allow_missing: bool, 
     """Read one model's predictions, and check that they are probabilities.
 
     Rows that do not sum to one are scaled to do so, with a warning; with ``allow_missing`` a row of zeros counts as no
-    answer (NaN). The column of predicted labels of a file that ``fuse`` wrote is left out, and the listener hears of it.
+    answer (NaN). Labels that ``fuse`` predicted in a file of its own are left out, and the listener hears of it.
     """
     suffix = _suffix(path)
     if suffix == ".csv":
