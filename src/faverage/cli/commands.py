@@ -212,7 +212,7 @@ def forecasts(
 def run(
     dataset: Annotated[str | None, typer.Argument(help="A benchmark.", show_default="digits")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results.", show_default="runs/DATASET")] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file of settings, or one of the paper's: table4, …")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings, or the paper's: table4, …")] = None,
     save_features: Annotated[
         Path | None, typer.Option(help="File (.npz) for features of shots and tests, to give to --features.")
     ] = None,
