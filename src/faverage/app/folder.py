@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import threading
@@ -93,9 +94,12 @@ class Folder:
     def read(self) -> dict[str, Any]:
         """Return what model.json says; ModelError where it cannot be read, or a later version wrote it."""
         if not self.path.is_dir():
-            found = "is a file" if self.path.exists() else "does not exist"
+            if self.path.exists():
+                raise ModelError(f"no model in {self.path}: it is a file; name the folder of a model")
+            at = shlex.quote(str(self.path))
             raise ModelError(
-                f"no model in {self.path}: the folder {found}; make one with: faverage train IMAGES --out {self.path}"
+                f"no model in {self.path}: the folder does not exist. Is the path misspelt? A new model is made by: "
+                f"faverage serve {at}, faverage teach {at} CLASS PHOTO... or faverage train IMAGES --out {at}"
             )
         try:
             self._own(self.record, self.base, self.path / "states")

@@ -14,7 +14,7 @@ import torch
 
 from faverage.afa.explain import Explanation
 from faverage.prediction_files import calibration
-from faverage.prediction_files.base import printable
+from faverage.prediction_files.base import printable, some
 from faverage.prediction_files.compare import Comparison, Score
 from faverage.report import charts
 from faverage.report.page import (
@@ -174,14 +174,19 @@ def _explanation(explanation: Explanation | None, why: str) -> str:
     )
 
 
+def _lacks(member: Member, classes: list[str]) -> list[str]:
+    """Return the classes that a model does not know."""
+    known = set(member.classes)
+    return [name for name in classes if name not in known]
+
+
 def _members(members: Sequence[Member], classes: list[str], rows: int) -> str:
     body = []
     for member in members:
-        known = set(member.classes)
-        lacks = [name for name in classes if name not in known]
+        lacks = _lacks(member, classes)
         body.append(
             f'<tr><td class="name">{text(member.name)}</td><td class="name">{text(str(member.path))}</td>'
-            f'<td class="n">{member.rows:,} of {rows:,}</td><td class="n">{len(known)} of {len(classes)}</td>'
+            f'<td class="n">{member.rows:,} of {rows:,}</td><td class="n">{len(member.classes)} of {len(classes)}</td>'
             f'<td class="name">{text(", ".join(lacks)) if lacks else MISSING}</td></tr>'
         )
     first = (
@@ -218,7 +223,11 @@ def _model_shares(
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the comparison, what AFA learned, and which files were written."""
+    """Print which files lack classes, the comparison, what AFA learned, and which files were written."""
+    for member in result.members:
+        if lacks := _lacks(member, result.classes):
+            said = f"{member.path} lacks {len(lacks)} of {len(result.classes)} classes: {some(lacks, 3)}"
+            console.print(_words(said), soft_wrap=True)
     if result.comparison.scores:
         _show_comparison(result, console)
     _show_explanation(result, console)

@@ -22,14 +22,13 @@ from faverage.prediction_files.compare import compare as compare_fusers
 from faverage.prediction_files.join import Joined, check_classes, join, labels_of
 from faverage.prediction_files.read import read_labels, read_predictions
 from faverage.prediction_files.report import Member, Result, write_report
-from faverage.prediction_files.tables import Predictions
+from faverage.prediction_files.tables import PREDICTION, Predictions
 from faverage.storage import replacing
 
 __all__ = ["apply_files", "fuse_files"]
 
 Array = NDArray[Any]
 _EXPLAINED = "afa"  # the fuser whose weights are shown where the chosen one has none to show
-_PREDICTION = "prediction"  # the heading of the predicted labels
 
 
 def fuse_files(
@@ -228,14 +227,14 @@ def _check_headings(lead: Predictions, named: Mapping[str, Collection[str]], rem
         remedy: what to do about such a class.
     """
     ids = lead.id_name or "id"
-    if ids == _PREDICTION:
+    if ids == PREDICTION:
         raise UserError(f"{lead.path}: the output has a column '{ids}' of its own: rename the column of ids")
     for file, classes in named.items():
-        for name in (ids, _PREDICTION):
+        for name in (ids, PREDICTION):
             if name in classes:
                 raise UserError(
                     f"{file}: the class '{name}' has the name of another column of the output, "
-                    f"which are '{ids}', '{_PREDICTION}' and the classes: {remedy}"
+                    f"which are '{ids}', '{PREDICTION}' and the classes: {remedy}"
                 )
 
 
@@ -291,12 +290,13 @@ def _writing(outputs: Sequence[Path]) -> Iterator[list[Path]]:
 
 
 def _write_predictions(path: Path, joined: Joined, fused: Array, listener: Listener) -> None:
-    """Write id, predicted label and probabilities ``(n, N)`` as CSV."""
+    """Write id, predicted label and probabilities ``(n, N)`` as CSV, whose rows sum to one as they are read again."""
+    fused = fused / fused.sum(1, keepdims=True, dtype=np.float64)  # float64: a sum is then off by the digits alone
     best = fused.argmax(1).tolist()
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([joined.id_name or "id", _PREDICTION, *joined.classes])
+        writer.writerow([joined.id_name or "id", PREDICTION, *joined.classes])
         for i, (name, label) in enumerate(zip(joined.ids, best, strict=True)):
-            writer.writerow([name, joined.classes[label], *(f"{p:.6g}" for p in fused[i].tolist())])
+            writer.writerow([name, joined.classes[label], *(f"{p:.10g}" for p in fused[i].tolist())])
             if i % 5000 == 0 or i + 1 == len(best):
                 listener.progress("_writing", i + 1, len(best))
