@@ -173,7 +173,19 @@ class Extractor:
 
 
 class Eyes(Extractor):
-    """The former name of an ``Extractor`` of a ``BaseModel``; it goes in version 0.3."""
+    """The former name of an ``Extractor`` of a ``BaseModel``; it goes in version 0.3.
+
+    >>> from faverage.vision import BaseModel, get_backbone
+    >>> backbone = get_backbone("tiny", dimension=8)
+    >>> model = BaseModel(backbone, "linear", torch.zeros(3, 8), torch.zeros(3), None, Evaluate(8))
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     see = Eyes(model, device="cpu")
+    >>> print(caught[0].message)
+    faverage.vision.Eyes goes in version 0.3: use Extractor(model.backbone, model.transform)
+    >>> see(np.zeros((2, 8, 8, 3), dtype=np.uint8)).shape
+    (2, 8)
+    """
 
     def __init__(self, model: BaseModel, device: str = "auto") -> None:
         warnings.warn(

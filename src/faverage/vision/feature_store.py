@@ -109,6 +109,21 @@ def open_features(folder: str | Path, *, check: bool = False) -> Shards:
 
     Raises:
         ValueError: there is no whole store, or a part is not what the manifest says.
+
+    >>> import tempfile
+    >>> from faverage.vision import get_backbone
+    >>> images, backbone = np.zeros((5, 8, 8, 3), dtype=np.uint8), get_backbone("tiny", dimension=8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     stored = store_features(backbone, images, folder=folder, transform=Evaluate(8), device="cpu", part_rows=2)
+    ...     features = open_features(folder, check=True)  # as another program does, later
+    ...     print(features[[0, 4]].shape)  # only these rows are read
+    ...     Path(folder, "part-00001.npy").unlink()
+    ...     try:
+    ...         open_features(folder)
+    ...     except ValueError as error:
+    ...         print(str(error).rpartition("): ")[2])
+    (2, 8)
+    run store_features again: it makes what is missing
     """
     folder = Path(folder)
     again = "run store_features again: it makes what is missing"

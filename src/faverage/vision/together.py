@@ -74,6 +74,12 @@ def together(names: Sequence[str]) -> BaseModel:
     """Return networks of ``pretrained_names()`` as one, apart, all of which see images of the largest one's side.
 
     Only its features are of use: there is no head for all of them, and that of the result is of zeros.
+
+    >>> model = together(["efficientnet_lite0", "efficientnet_lite1"])
+    >>> model.transform.size, model.backbone.dimension
+    (240, 2560)
+    >>> view_names(["plain"], model.backbone)  # a learner has each network as a view
+    ['efficientnet_lite0', 'efficientnet_lite1']
     """
     models = [pretrained(name) for name in names]
     network = Together(names, apart=True)

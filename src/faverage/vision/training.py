@@ -108,6 +108,16 @@ def train_base(
     Raises:
         FloatingPointError: if the loss is not a number after an epoch; the last checkpoint stays as it is.
         ValueError: if the input does not fit, or the checkpoint belongs to another training.
+
+    >>> from faverage.vision import extract_features
+    >>> labels = np.arange(24) % 2
+    >>> images = np.full((24, 8, 8, 3), 40, dtype=np.uint8)
+    >>> images[labels == 1] = 200  # class 0 is dark, class 1 is bright
+    >>> model = train_base(images, labels, backbone="tiny", epochs=3, batch_size=8, device="cpu")
+    >>> features = extract_features(model.backbone, images, transform=model.transform, device="cpu")
+    >>> said = model.logits(torch.from_numpy(features)).argmax(1)
+    >>> features.shape, bool((said.numpy() == labels).all())
+    ((24, 128), True)
     """
     if "turned" in options:
         renamed("turned", "rotations")
