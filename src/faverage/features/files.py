@@ -31,7 +31,15 @@ _MANY = 1 << 22  # numbers of a file that are written in half precision
 
 
 def file_views(path: Path) -> tuple[str, ...] | None:
-    """Return the names of the views in a file; None where it has one view without a name."""
+    """Return the names of the views in a file; None where it has one view without a name.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "features.npz")
+    ...     np.savez(file, test=np.zeros((4, 2, 8)), views=["plain", "rotate-90"])  # 4 examples, 2 views, 8 features
+    ...     file_views(file)
+    ('plain', 'rotate-90')
+    """
     with _opened(path) as file:
         return _names(path, file)
 

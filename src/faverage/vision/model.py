@@ -69,7 +69,7 @@ class BaseModel:
     >>> import tempfile
     >>> backbone, head = get_backbone("tiny", dimension=8), Head(8, n_classes=3)
     >>> weight, bias = head.weight.detach(), head.bias.detach()
-    >>> model = BaseModel(backbone.eval(), "linear", weight, bias, None, Evaluate(8))  # as train_base returns it, trained
+    >>> model = BaseModel(backbone.eval(), "linear", weight, bias, None, Evaluate(8))  # train_base trains it
     >>> images = torch.zeros(2, 8, 8, 3, dtype=torch.uint8)
     >>> with torch.no_grad():
     ...     features = model.backbone(model.transform(images))
