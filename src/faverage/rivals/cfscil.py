@@ -167,7 +167,8 @@ class CFSCIL(Rival):
     >>> labels = np.arange(40) % 4
     >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
     >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
-    >>> recipe = {"base": {"epochs": 1}, "meta": {"epochs": 1}, "episode": {"count": 2, "shots": 2, "queries": 2}}
+    >>> recipe = {"base": {"epochs": 1}, "meta": {"epochs": 1}, "mode": 2}
+    >>> recipe["episode"] = {"count": 2, "shots": 2, "queries": 2}
     >>> rival = CFSCIL("tiny", recipe=recipe, device="cpu")
     >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
     >>> list(rival.trainings), rival.net.means.shape, rival.net.prototypes.shape
