@@ -150,9 +150,16 @@ class Examples(griffe.Extension):
         whole = obj.module.docstring if own.startswith("See the module's docstring.") else None
         obj.docstring.value = own if whole is None else whole.value + own.partition("docstring.")[2]
 
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Let a public name that a module of the room has, too, such as ``vision.together``, be what Python imports."""
+        for room in pkg.modules.values():
+            for name, module in list(room.modules.items()):
+                if name in (room.exports or ()) and name in module.members:
+                    room.members[name] = griffe.Alias(name, module.members[name], parent=room)
+
 
 def fenced(docstring: str) -> str:
-    """Put fences around examples, up to the blank line after them."""
+    """Put fences around examples, up to the blank line after them; what only doctest reads is left out."""
     said, inside = [], ""
     for line in docstring.splitlines():
         if not inside and (match := re.match(r"( *)>>> ", line)):
@@ -161,5 +168,5 @@ def fenced(docstring: str) -> str:
         elif inside and not line.strip():
             said.append(inside)
             inside = ""
-        said.append(line)
+        said.append(re.sub(r" +# doctest: .*", "", line))
     return "\n".join([*said, inside] if inside else said)

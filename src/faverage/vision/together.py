@@ -78,8 +78,8 @@ def together(names: Sequence[str]) -> BaseModel:
     >>> model = together(["efficientnet_lite0", "efficientnet_lite1"])
     >>> model.transform.size, model.backbone.dimension
     (240, 2560)
-    >>> view_names(["plain"], model.backbone)  # a learner has each network as a view
-    ['efficientnet_lite0', 'efficientnet_lite1']
+    >>> model.backbone.names, model.backbone.widths  # to a learner, each network is a view
+    (['efficientnet_lite0', 'efficientnet_lite1'], [1280, 1280])
     """
     models = [pretrained(name) for name in names]
     network = Together(names, apart=True)

@@ -32,7 +32,7 @@ class OtherFailed(RuntimeError):
 
     >>> from types import SimpleNamespace
     >>> told = SimpleNamespace(global_rank=1, world_size=2, device=None, broadcast=lambda _: "failed")
-    >>> second = Ranks(told)  # a process that hears from the first one that it failed
+    >>> second = Ranks(told)  # what join returns in the second of two processes; here the first one failed
     >>> try:
     ...     second.first_does(lambda: "the first process alone does this")
     ... except OtherFailed as error:
