@@ -6,6 +6,7 @@ Markdown as it is, a notebook with its outputs, source as code. So the site need
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -149,6 +150,16 @@ class Examples(griffe.Extension):
         own = fenced(obj.docstring.value)
         whole = obj.module.docstring if own.startswith("See the module's docstring.") else None
         obj.docstring.value = own if whole is None else whole.value + own.partition("docstring.")[2]
+
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        """List the settings of a run, ``name: type = setting(default, help, …)``, as attributes with plain defaults."""
+        said = []
+        for name, one in cls.attributes.items():
+            if isinstance(one.value, griffe.ExprCall) and one.value.canonical_path.endswith("settings.setting"):
+                one.value, words = one.value.arguments[:2]
+                said.append(f"    {name}: {ast.literal_eval(str(words))}.")
+        if said and cls.docstring is not None:
+            cls.docstring.value += "\n\nAttributes:\n" + "\n".join(said)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Let a public name that a module of the room has, too, such as ``vision.together``, be what Python imports."""

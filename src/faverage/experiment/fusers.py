@@ -23,7 +23,15 @@ _BALANCES = (0.25, 0.5, 1.0, 1.5, 2.5, 4.0, 6.0)
 def run_method(method: str, features: FeatureSet, config: RunConfig, *, trade: bool = False) -> dict[str, Any]:
     """Take one fuser through all sessions; return its metrics, and what it learned, as plain data.
 
-    With ``trade``, ``afa`` has the metrics after the last session by ``balance``, too.
+    Args:
+        method: name of a fuser, or of a head alone: ``prototypes``, ``no-fine-tuning``.
+        features: what it sees.
+        config: settings of the learner.
+        trade: for ``afa``, whether to add the metrics after the last session by ``balance``.
+
+    Returns:
+        ``sessions``, the metrics after each; ``summary``, those of all together; ``confusion``, ``history``, ``chosen``
+        and ``explanation``, what was learned; ``base``, how long the base session took.
 
     >>> import tempfile
     >>> from faverage.experiment import RunConfig

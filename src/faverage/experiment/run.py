@@ -56,8 +56,8 @@ def run(
     Args:
         config: the settings.
         out: folder for the results.
-        command: what was typed, to be told.
-        progress: hears what is being done.
+        command: what was typed, for the report.
+        progress: is called with what is being done, how much of it is done, and of how much (0: not known).
         save_features: a ``.npz`` to write after the base session, which ``features`` reads: what the methods see, but
             without spare examples, which further draws take shots from.
 

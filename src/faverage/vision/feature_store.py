@@ -58,7 +58,7 @@ def store_features(
     Args:
         backbone: module from images to features; it is copied, not changed.
         images: uint8 ``(N, S, S, 3)``, may be a memory map, or several as ``Shards``.
-        indices: the n rows wanted, in their order; by default all.
+        indices: ``(n,)``, the rows wanted, in their order; by default all.
         folder: for the parts; it is made where it is not there.
         transform: the evaluation transform, such as ``BaseModel.transform``.
         views: ways to look at each image, see ``View``; their features are side by side, ``(n, views x d)``.

@@ -25,7 +25,7 @@ class Together(nn.Module):
 
     Args:
         backbones: names for ``get_backbone``, which builds this from ``a+b``; networks that take images of any side.
-        apart: whether the features of each are views of their own to a learner, see ``by_view``; they then differ.
+        apart: whether a learner has the features of each as a view of its own; no two may then be the same.
 
     >>> Together(["tiny", "tiny"])(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 256])

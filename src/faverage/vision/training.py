@@ -36,7 +36,7 @@ def hold_out(
         labels: ``(n,)``, class of each image.
         per_class: images to keep of each class, at most.
         at_most: share of a class to keep, at most.
-        small: what to keep of a class that this leaves nothing of, as one of 5 images: ``none``, one row that is
+        small: what to keep of a class of which that share is less than one image, as of 5: ``none``, one row that is
             ``drawn``, or the ``last`` one.
         seed: of the choice.
 

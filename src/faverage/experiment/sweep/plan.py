@@ -119,7 +119,7 @@ class Plan:
         """Read a sweep from a YAML file: settings of a run, and ``over``, lists of values by option.
 
         Raises:
-            ConfigError: a setting cannot be; every combination is checked.
+            ConfigError: a setting is invalid; every combination is checked.
         """
         settings = read_yaml(file)
         over = _over(settings.pop("over", {}), settings, file)

@@ -137,10 +137,15 @@ def sweep(
     Args:
         plan: what to do.
         out: folder of the sweep, an absolute path.
-        engine: makes the engine from the mark of the folder; not called where all is done.
+        engine: makes the engine from the mark of the folder; not called where all is done. An engine has ``places()``,
+            how many tasks it runs at a time, ``start(key, work)``, ``wait(seconds)``, which returns a list of (key,
+            what ``work()`` returned), and ``close()``.
         retries: how often a task that failed is tried again.
         update: is told of every change.
         say: is told what went wrong, in words.
+
+    Returns:
+        The state and the results of every task.
 
     >>> import tempfile
     >>> import numpy as np

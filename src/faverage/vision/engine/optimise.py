@@ -44,7 +44,7 @@ Schedule = Literal["cosine", "paper"] | dict[str, Any]
 
 @dataclass
 class Training:
-    """What training says of itself.
+    """What ``train_network`` returns: how the training went.
 
     Attributes:
         history: by epoch, ``loss`` and ``accuracy`` on the training batches, ``lr`` at its start, and ``seconds``.

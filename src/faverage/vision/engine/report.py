@@ -72,7 +72,7 @@ class Report:
 
 
 def check_tensorboard(folder: str | Path) -> None:
-    """Raise ImportError where TensorBoard is not installed.
+    """Raise ImportError where TensorBoard is not installed; the message names the folder that was asked for.
 
     Called before a long training, not after it. Where TensorBoard is absent:
 
