@@ -80,7 +80,19 @@ class BusyError(ModelError):
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is broken, or belongs to another training; ``what`` is its path."""
+    """A checkpoint that is broken, or belongs to another training; ``what`` is its path.
+
+    >>> import tempfile
+    >>> from faverage.vision import get_backbone, load_weights
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "weights.safetensors")
+    ...     _ = file.write_text("not weights")
+    ...     try:
+    ...         load_weights(get_backbone("tiny"), file)
+    ...     except CheckpointError as error:
+    ...         print(error.what.name, "in", error)  # doctest: +ELLIPSIS
+    weights.safetensors in ...weights.safetensors cannot be read as a checkpoint: ...
+    """
 
     joint = "; "
 

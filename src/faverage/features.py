@@ -48,6 +48,20 @@ class Splits:
         source: where the choice of shots comes from.
         skipped: number of images that could not be read.
         order: which order of arrival the classes have; 0 is the official one.
+
+    >>> splits = Splits(
+    ...     labels=np.repeat([0, 1, 2], 6),
+    ...     sessions=[[0, 1], [2]],
+    ...     shots=(np.array([12, 13]),),
+    ...     test=np.array([4, 5, 10, 11, 16, 17]),
+    ...     spare=np.array([14, 15]),
+    ...     class_names=["cat", "dog", "fox"],
+    ...     source="by hand",
+    ... )
+    >>> [splits.redrawn(seed=0, draw=draw).shots[0].tolist() for draw in range(3)]  # other examples of the fox
+    [[12, 13], [13, 15], [12, 15]]
+    >>> splits.drawn_from_test
+    False
     """
 
     labels: Array
@@ -148,6 +162,34 @@ class FeatureSet(Splits):
         heads: base head of each view.
         base: what base training of the first network said of itself; None for features from a file.
         networks: what that of each network said, where there are several.
+
+    >>> import tempfile
+    >>> from faverage.fscil import FewShotLearner
+    >>> labels = np.arange(30) % 3  # cat and dog are base classes, the fox comes in a session
+    >>> points = np.eye(3)[labels] + 0.1 * np.random.default_rng(0).normal(size=(30, 3))
+    >>> features = FeatureSet(
+    ...     views={"plain": points},
+    ...     labels=labels,
+    ...     sessions=[[0, 1], [2]],
+    ...     memory=np.flatnonzero(labels[:15] < 2),
+    ...     shots=(np.array([2, 5, 8, 11, 14]),),
+    ...     test=np.arange(15, 30),
+    ...     spare=np.array([], dtype=int),
+    ...     prototypes={"plain": np.eye(3)[:2]},
+    ...     heads={"plain": CosineHead(np.eye(3)[:2], scale=10.0)},
+    ...     class_names=["cat", "dog", "fox"],
+    ...     source="by hand",
+    ... )
+    >>> learner, base = FewShotLearner(fuser="geometric"), {"head": features.heads, "prototypes": features.prototypes}
+    >>> learner = learner.fit_base(*features.examples(features.memory), **base)
+    >>> learner = learner.learn_session(*features.examples(features.shots[0]))
+    >>> test, truth = features.examples(features.test)
+    >>> learner.predict(test).tolist() == truth.tolist()
+    True
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     features.save(f"{folder}/features.npz")
+    ...     FeatureSet.load(f"{folder}/features.npz").sessions
+    [[0, 1], [2]]
     """
 
     views: dict[str, Array | Shards]
@@ -263,7 +305,15 @@ class FeatureSet(Splits):
 
 
 def file_views(path: Path) -> tuple[str, ...] | None:
-    """Return the names of the views in a file; None where it has one view without a name."""
+    """Return the names of the views in a file; None where it has one view without a name.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "features.npz")
+    ...     np.savez(file, test=np.zeros((4, 2, 8)), views=["plain", "rotate-90"])  # 4 examples, 2 views, 8 features
+    ...     file_views(file)
+    ('plain', 'rotate-90')
+    """
     with _opened(path) as file:
         return _names(path, file)
 

@@ -330,7 +330,7 @@ class RunConfig:
         return config
 
     def check(self) -> None:
-        """Raise ConfigError where a setting cannot be."""
+        """Raise ConfigError where a setting is invalid."""
         for method in self.methods:
             if method not in all_methods():
                 raise ConfigError(f"unknown method '{method}'; known are: {', '.join(all_methods())}")

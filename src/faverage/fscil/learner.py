@@ -318,7 +318,7 @@ class FewShotLearner:
         return self._need("no class is known yet").familiarity.of(self.features(X))
 
     def usualness(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Array:
-        """Return the number ``(n,)`` that ``familiarity`` ranks: about 0 for known classes, lower for strangers."""
+        """Return the number ``(n,)`` that ``familiarity`` ranks: about 0 for known classes, lower for unknown ones."""
         return self._need("no class is known yet").familiarity.usualness(self.features(X))
 
     def why(self, X: ArrayLike | Mapping[str, ArrayLike], *, neighbours: int = 5) -> list[Why]:
@@ -347,7 +347,7 @@ class FewShotLearner:
         return self.members.scores(views, left_out)
 
     def fuse(self, scores: Array) -> Array:
-        """Return probabilities ``(n, N)`` of what ``member_scores`` gave."""
+        """Return probabilities ``(n, N)`` of scores ``(n, K, N)``, as ``member_scores`` gives them."""
         state = self._need("the learner knows no class yet")
         return _fuse(scores, self.fuser, state.members, state.fuser)
 

@@ -180,7 +180,7 @@ class Fuser:
         return fused
 
     def predict(self, scores: ArrayLike) -> Array:
-        """Return the most probable class ``(n,)`` of each row."""
+        """Return the most probable class ``(n,)`` of each row of scores ``(n, K, N)``."""
         labels: Array = self.predict_proba(scores).argmax(1)
         return labels
 

@@ -72,6 +72,26 @@ class Result:
         warnings: what was warned about.
         command: the command that repeats the run.
         outputs: the files written: predictions, report, fuser.
+
+    >>> import tempfile
+    >>> from faverage.prediction_files import fuse_files
+    >>> ids, truth = np.arange(20).astype(str), np.arange(20) % 2
+    >>> right, classes = np.eye(2)[truth], ["cat", "dog"]
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = Path(name)
+    ...     for model, sure in {"forest": 0.9, "svm": 0.6}.items():
+    ...         scores = sure * right + (1 - sure) * (1 - right)
+    ...         np.savez(folder / f"{model}.npz", ids=ids, classes=classes, scores=scores)
+    ...     np.savez(folder / "labels.npz", ids=ids, labels=np.array(classes)[truth])
+    ...     files = [folder / "forest.npz", folder / "svm.npz"]
+    ...     result = fuse_files(files, folder / "labels.npz", folder / "fused.csv", compare="arithmetic")
+    >>> [member.name for member in result.members], result.classes, result.labelled
+    (['forest', 'svm'], ['cat', 'dog'], 20)
+    >>> for score in result.comparison.scores:  # on held-out rows, the best one first
+    ...     print(score.name, round(score.log_loss, 3))
+    model forest 0.105
+    arithmetic 0.288
+    model svm 0.511
     """
 
     members: list[Member]
@@ -223,7 +243,32 @@ def _model_shares(
 
 
 def show(result: Result, console: Console) -> None:
-    """Print which files lack classes, the comparison, what AFA learned, and which files were written."""
+    """Print which files lack classes, the comparison, what AFA learned, and which files were written.
+
+    >>> import tempfile
+    >>> from faverage.prediction_files import fuse_files
+    >>> ids, truth = np.arange(20).astype(str), np.arange(20) % 2
+    >>> right, classes = np.eye(2)[truth], ["cat", "dog"]
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = Path(name)
+    ...     for model, sure in {"forest": 0.9, "svm": 0.6}.items():
+    ...         scores = sure * right + (1 - sure) * (1 - right)
+    ...         np.savez(folder / f"{model}.npz", ids=ids, classes=classes, scores=scores)
+    ...     np.savez(folder / "labels.npz", ids=ids, labels=np.array(classes)[truth])
+    ...     files = [folder / "forest.npz", folder / "svm.npz"]
+    ...     result = fuse_files(files, folder / "labels.npz", folder / "fused.csv", compare="none")
+    >>> import io
+    >>> from rich.console import Console
+    >>> console = Console(file=io.StringIO(), width=80)  # Console() is the terminal
+    >>> show(result, console)
+    >>> said = console.file.getvalue()
+    >>> print(said[said.index("Share of each model") : said.index("Most trusted")].rstrip())  # doctest: +ELLIPSIS
+    Share of each model in AFA
+    ┌────────┬───────┐
+    │ forest │ 8...% │
+    │ svm    │ 1...% │
+    └────────┴───────┘
+    """
     for member in result.members:
         if lacks := _lacks(member, result.classes):
             said = f"{member.path} lacks {len(lacks)} of {len(result.classes)} classes: {some(lacks, 3)}"

@@ -166,6 +166,23 @@ def apply_files(
     Files belong to the models of their names (the file's stem), where words that all of them share do not count:
     ``a_new.csv`` and ``b_new.csv`` are the files of the models a and b. Other names are refused, unless ``by_position``
     says that the files come in the order of the models. The other arguments are those of ``fuse_files``.
+
+    >>> import tempfile
+    >>> ids, truth = np.arange(20).astype(str), np.arange(20) % 2
+    >>> right, classes = np.eye(2)[truth], ["cat", "dog"]
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = Path(name)
+    ...     for model, sure in {"forest": 0.9, "svm": 0.6}.items():
+    ...         scores = sure * right + (1 - sure) * (1 - right)
+    ...         np.savez(folder / f"{model}.npz", ids=ids, classes=classes, scores=scores)
+    ...         np.savez(folder / f"{model}_new.npz", ids=["new"], classes=classes, scores=scores[:1])
+    ...     np.savez(folder / "labels.npz", ids=ids, labels=np.array(classes)[truth])
+    ...     files = [folder / "forest.npz", folder / "svm.npz"]
+    ...     _ = fuse_files(files, folder / "labels.npz", folder / "fused.csv", fuser="log-pool", compare="none")
+    ...     new = [folder / "svm_new.npz", folder / "forest_new.npz"]  # found by their names, in any order
+    ...     out = apply_files(folder / "fuser.safetensors", new, folder / "new.csv")
+    ...     [line.split(",")[:2] for line in out.read_text().splitlines()]
+    [['id', 'prediction'], ['new', 'cat']]
     """
     paths, fuser, out = [Path(file) for file in files], Path(fuser), Path(out)
     listener = listener or Listener()

@@ -143,7 +143,19 @@ def adapted_cosines(attention: Attention, prototypes: Tensor, queries: Tensor) -
 
 
 class CEC(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    Both stages are of the base session; a new class is one more prototype:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 2}, "adapt": {"epochs": 1}, "episode": {"count": 2, "queries": 2}}
+    >>> rival = CEC("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> list(rival.trainings), rival.net.prototypes.shape, rival.predict_proba(images[:2]).shape
+    (['cec-base', 'cec-adapt'], torch.Size([4, 128]), (2, 4))
+    """
 
     name = "cec"
     recipes: ClassVar[dict[str, Recipe]] = {

@@ -158,7 +158,20 @@ def retrain(fc: nn.Linear, means: Tensor, targets: Tensor, steps: int) -> None:
 
 
 class CFSCIL(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    Of each class it keeps the mean feature, and in every session makes the prototypes of all classes from them:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 1}, "meta": {"epochs": 1}, "mode": 2}
+    >>> recipe["episode"] = {"count": 2, "shots": 2, "queries": 2}
+    >>> rival = CFSCIL("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> list(rival.trainings), rival.net.means.shape, rival.net.prototypes.shape
+    (['c-fscil-base', 'c-fscil-meta'], torch.Size([4, 128]), torch.Size([4, 512]))
+    """
 
     name = "c-fscil"
     recipes: ClassVar[dict[str, Recipe]] = {

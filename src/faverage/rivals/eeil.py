@@ -118,7 +118,19 @@ def balanced(features: Array, numbers: Array) -> Array:
 
 
 class EEIL(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    A session trains twice, the second time on as many images of each class:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 2}, "increment": {"epochs": 2}, "balance": {"epochs": 2}}
+    >>> rival = EEIL("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> list(rival.trainings), rival.predict_proba(images[:2]).shape
+    (['eeil-base', 'eeil-increment-1', 'eeil-balance-1'], (2, 4))
+    """
 
     name = "eeil"
     recipes: ClassVar[dict[str, Recipe]] = {

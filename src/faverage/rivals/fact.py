@@ -179,7 +179,19 @@ def blended(features: Tensor, prototypes: Tensor, virtual: Tensor, *, scale: flo
 
 
 class FACT(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    Told that there will be five classes, it keeps room for two in training; one of them comes:
+
+    >>> import numpy as np
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> rival = FACT("tiny", total=5, recipe={"base": {"epochs": 2}}, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> rival.net.virtual.shape, rival.net.prototypes.shape, rival.predict_proba(images[:2]).shape
+    (torch.Size([2, 128]), torch.Size([4, 128]), (2, 4))
+    """
 
     name = "fact"
     recipes: ClassVar[dict[str, Recipe]] = {

@@ -142,7 +142,19 @@ def nearest(features: Array, numbers: Array, references: Array) -> Array:
 
 
 class IDLVQ(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    It keeps one image of each class, by which the reference vectors of known classes follow the backbone:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 2}, "increment": {"epochs": 2}}
+    >>> rival = IDLVQ("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> rival.arrays["exemplar_numbers"].tolist(), rival.net.references().shape
+    ([0, 1, 2, 3], torch.Size([4, 128]))
+    """
 
     name = "idlvq-c"
     recipes: ClassVar[dict[str, Recipe]] = {

@@ -121,7 +121,21 @@ def margin_ranking(cosines: Tensor, labels: Tensor, n_old: int, *, margin: float
 
 
 class LUCIR(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    Three base classes, then a session of one, which goes on training with ten images of each base class:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 2}, "increment": {"epochs": 2}}
+    >>> rival = LUCIR("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> list(rival.trainings), rival.predict_proba(images[:2]).shape
+    (['lucir-base', 'lucir-increment-1'], (2, 4))
+    >>> np.bincount(rival.arrays["exemplar_numbers"]).tolist()  # one of the new class is kept for later sessions
+    [10, 10, 10, 1]
+    """
 
     name = "lucir"
     recipes: ClassVar[dict[str, Recipe]] = {

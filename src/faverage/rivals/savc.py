@@ -285,7 +285,19 @@ class Prototypes(nn.Module):
 
 
 class SAVC(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    With the image as it is and one fantasy of it, a prototype has twice the 128 features of the backbone:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 1}, "contrast": {"queue": 64, "dimension": 16}, "views": {"count": 1}}
+    >>> rival = SAVC("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> rival.passes(rival.recipe), rival.net.prototypes.shape, rival.predict_proba(images[:2]).shape
+    (2, torch.Size([4, 256]), (2, 4))
+    """
 
     name = "savc"
     recipes: ClassVar[dict[str, Recipe]] = {

@@ -162,7 +162,19 @@ def replaced(prototypes: Tensor, classes: Tensor, means: Tensor) -> Tensor:
 
 
 class SPPR(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    A session appends a refined prototype, and trains nothing:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 2}, "episode": {"way": 1, "spare": 1}}
+    >>> rival = SPPR("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> list(rival.trainings), rival.net.prototypes.shape, rival.net.refined.shape
+    (['sppr-base'], torch.Size([3, 128]), torch.Size([4, 128]))
+    """
 
     name = "sppr"
     recipes: ClassVar[dict[str, Recipe]] = {

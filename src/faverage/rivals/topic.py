@@ -249,7 +249,21 @@ def max_loss(nodes: Tensor, edges: Tensor, margin: float) -> Tensor:
 
 
 class TOPIC(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    A gas of six nodes gets a seventh in a session of one class; each node keeps an image:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 2}, "increment": {"epochs": 2}, "gas": {"nodes": 6}}
+    >>> rival = TOPIC("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> rival.arrays["nodes"].shape, rival.arrays["node_images"].shape
+    ((7, 128), (7, 8, 8, 3))
+    >>> [tuple(head.shape) for head in rival.net.heads]  # one a session
+    [(3, 128), (1, 128)]
+    """
 
     name = "topic"
     recipes: ClassVar[dict[str, Recipe]] = {
