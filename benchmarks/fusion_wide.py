@@ -46,7 +46,7 @@ from faverage.code import code_fingerprint
 from faverage.errors import ConfigError, DataError, UserError
 from faverage.estimators.regression import fit_regression
 from faverage.fusion import fuser_names, get_fuser
-from faverage.storage import read_json, replacing
+from faverage.storage import read_json, replacing, rounded
 
 Array = np.ndarray[Any, Any]
 Entry = dict[str, Any]
@@ -624,15 +624,6 @@ def run(options: argparse.Namespace) -> None:
         before, rest = options.markdown.read_text().split("<!-- begin results -->")
         after = rest.split("<!-- end results -->")[1]
         options.markdown.write_text(f"{before}<!-- begin results -->\n{text}\n<!-- end results -->{after}")
-
-
-def rounded(value: Any) -> Any:
-    """Return JSON data with numbers of six significant digits, so that the file stays small."""
-    if isinstance(value, dict):
-        return {key: rounded(v) for key, v in value.items()}
-    if isinstance(value, list):
-        return [rounded(v) for v in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -142,7 +142,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as cache:
         command = [sys.executable, "-c", "from faverage.cli import main; main()", "serve", "--port", "0"]
         if given.model is None:
-            from faverage.app.demo import digits_model
+            from faverage.app.train import digits_model
 
             given.model = digits_model(Path(cache) / "digits").folder
         command.append(str(given.model))

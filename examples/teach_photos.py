@@ -3,7 +3,7 @@
     python examples/teach_photos.py photos/ new.jpg another.jpg
 
 The first photos of each class are taught, up to five; the rest are a test. Nothing is trained: a network with ready
-weights looks at the photos (pip install 'faverage[photos]').
+weights looks at the photos (from a checkout: pip install -c constraints.txt '.[photos]').
 """
 
 from __future__ import annotations

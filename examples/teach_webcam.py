@@ -3,9 +3,10 @@
     python examples/teach_webcam.py MODEL                    # the first camera; --source 1 is the second
     python examples/teach_webcam.py MODEL --source frames/   # the pictures of a folder, one after the other
 
-A model that is not there is made: it then knows nothing (pip install 'faverage[photos]'). Keys in the window, or words
-after the prompt where there is no window: t teaches a class from this frame and the next four, u undoes that, q quits;
-anything else goes on. A camera needs OpenCV: pip install opencv-python (or opencv-python-headless, without a window).
+A model that is not there is made: it then knows nothing (from a checkout: pip install -c constraints.txt '.[photos]').
+Keys in the window, or words after the prompt where there is no window: t teaches a class from this frame and the next
+four, u undoes that, q quits; anything else goes on. A camera needs OpenCV: pip install opencv-python (or
+opencv-python-headless, without a window).
 """
 
 from __future__ import annotations

@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.naive_bayes import GaussianNB
 
 from helpers_commands import call
 from helpers_paths import ROOT
@@ -26,7 +23,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 OTHERS = [
     pytest.param(block, id=f"{page}-{i}")
-    for page in ("docs/fusion.md", "docs/learner.md", "docs/rivals.md")
+    for page in ("docs/learner.md", "docs/rivals.md")
     for i, block in enumerate(blocks(page, "python"))
 ]
 
@@ -35,8 +32,8 @@ OTHERS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", blocks("README.md", "python"))
-def test_snippet_of_the_readme_runs_by_itself(block: str, tmp_path, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize("block", blocks("README.md", "python") + blocks("docs/index.md", "python"))
+def test_snippet_of_the_start_pages_runs_by_itself(block: str, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README", "exec"), {"__name__": "__main__"})
     said = capsys.readouterr().out
@@ -86,32 +83,27 @@ def test_numbers_of_the_readme_are_in_the_pages_that_it_names() -> None:
 # The other pages ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+def test_the_blocks_about_fusing_run_from_top_to_bottom(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, Any] = {}
+    assert len(blocks("docs/fusion.md", "python")) >= 4
+    for block in blocks("docs/fusion.md", "python"):
+        exec(compile(block, "docs/fusion.md", "exec"), space)
+        assert ("print(" in block) == bool(capsys.readouterr().out.strip())
+
+
 def names() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     y = np.arange(90) % 3
-    X = np.eye(3)[y] + 0.3 * rng.normal(size=(90, 3))
-    p = [rng.dirichlet([1, 1], 90) for _ in range(2)]
-    features = np.abs(rng.normal(size=(90, 8)) + 3 * np.eye(3, 8)[y])
-    five = np.abs(rng.normal(size=(5, 8)) + 3 * np.eye(8)[7])
     return {
-        "forest": RandomForestClassifier(5, random_state=0),
-        "svm": LogisticRegression(),
-        "net": GaussianNB(),
-        "X": X,
         "y": y,
-        "X_new": X,
-        "p1": p[0],
-        "p2": p[1],
-        "scores_new": np.full((2, 2, 3), 0.5),
-        "features": features,
+        "features": np.abs(rng.normal(size=(90, 8)) + 3 * np.eye(3, 8)[y]),
         "images": rng.integers(0, 256, (90, 8, 8, 3), dtype=np.uint8),
         "labels": torch.from_numpy(y),
-        "five_features_each": five,
         "new_labels": ["new"] * 5,
         "new_images": rng.integers(0, 256, (5, 8, 8, 3), dtype=np.uint8),
         "more_images": rng.integers(0, 256, (5, 8, 8, 3), dtype=np.uint8),
-        "more_features": features,
-        "scores": torch.rand(90, 3, 10).softmax(-1),
     }
 
 

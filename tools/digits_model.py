@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from faverage.app.demo import GREY, KIND, SHIPPED, SIDE, network_of
+from faverage.app.train import DIGITS, DIGITS_SIDE, GREY, SHIPPED, network_of
 from faverage.fscil.heads import unit
 from faverage.storage import write_tensors
 from faverage.vision import Augment, Evaluate, extract_features, get_backbone, hold_out, train_base
@@ -30,7 +30,7 @@ COPIES = 2  # drawings made of each image
 
 
 def train_digits(file: Path, seed: int = 0) -> Path:
-    """Train on drawings of scikit-learn's digits, and write what ``faverage.app.demo`` reads; about a minute.
+    """Train on drawings of scikit-learn's digits, and write what ``faverage.app.train`` reads; about a minute.
 
     Weights are rounded to 16 bits; all else is made with the rounded ones.
 
@@ -50,8 +50,8 @@ def train_digits(file: Path, seed: int = 0) -> Path:
         *(images, numbers),
         backbone=network,
         indices=rest,
-        augment=Augment(SIDE, crop="padded", padding=1, flip=0.0, jitter=0.0, mean=GREY, std=GREY),
-        transform=Evaluate(SIDE, mean=GREY, std=GREY),
+        augment=Augment(DIGITS_SIDE, crop="padded", padding=1, flip=0.0, jitter=0.0, mean=GREY, std=GREY),
+        transform=Evaluate(DIGITS_SIDE, mean=GREY, std=GREY),
         epochs=8,
         batch_size=64,
         lr=0.05,
@@ -75,7 +75,7 @@ def train_digits(file: Path, seed: int = 0) -> Path:
         "labels": torch.from_numpy(numbers[aside]),
         "shown": torch.from_numpy(images[first][..., 0].copy()),
     }
-    return write_tensors(file, KIND, about, tensors)
+    return write_tensors(file, DIGITS, about, tensors)
 
 
 def _half(tensor: torch.Tensor) -> torch.Tensor:
@@ -92,7 +92,7 @@ def drawings(seed: int = 0) -> tuple[Array, Array]:
     return np.stack(drawn), np.tile(digits.target.astype(np.int64), COPIES)
 
 
-def draw(grey: Array, rng: np.random.Generator, side: int = SIDE) -> Array:
+def draw(grey: Array, rng: np.random.Generator, side: int = DIGITS_SIDE) -> Array:
     """Draw an image ``(8, 8)`` of ink in [0, 1] as strokes on white, uint8 ``(side, side, 3)``."""
     big = 8 * len(grey)
     size, ratio = rng.uniform(0.75, 1.25), math.exp(rng.uniform(-0.15, 0.15))

@@ -6,6 +6,7 @@ Markdown as it is, a notebook with its outputs, source as code. So the site need
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -150,9 +151,26 @@ class Examples(griffe.Extension):
         whole = obj.module.docstring if own.startswith("See the module's docstring.") else None
         obj.docstring.value = own if whole is None else whole.value + own.partition("docstring.")[2]
 
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        """List the settings of a run, ``name: type = setting(default, help, …)``, as attributes with plain defaults."""
+        said = []
+        for name, one in cls.attributes.items():
+            if isinstance(one.value, griffe.ExprCall) and one.value.canonical_path.endswith("settings.setting"):
+                one.value, words = one.value.arguments[:2]
+                said.append(f"    {name}: {ast.literal_eval(str(words))}.")
+        if said and cls.docstring is not None:
+            cls.docstring.value += "\n\nAttributes:\n" + "\n".join(said)
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Let a public name that a module of the room has, too, such as ``vision.together``, be what Python imports."""
+        for room in pkg.modules.values():
+            for name, module in list(room.modules.items()):
+                if name in (room.exports or ()) and name in module.members:
+                    room.members[name] = griffe.Alias(name, module.members[name], parent=room)
+
 
 def fenced(docstring: str) -> str:
-    """Put fences around examples, up to the blank line after them."""
+    """Put fences around examples, up to the blank line after them; what only doctest reads is left out."""
     said, inside = [], ""
     for line in docstring.splitlines():
         if not inside and (match := re.match(r"( *)>>> ", line)):
@@ -161,5 +179,5 @@ def fenced(docstring: str) -> str:
         elif inside and not line.strip():
             said.append(inside)
             inside = ""
-        said.append(line)
+        said.append(re.sub(r" +# doctest: .*", "", line))
     return "\n".join([*said, inside] if inside else said)

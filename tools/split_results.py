@@ -21,7 +21,7 @@ from faverage.experiment.figures import write_figures
 from faverage.experiment.results import PAPER
 from faverage.fscil.metrics import summary
 from faverage.report.tables import in_markdown, markdown_table, plus_minus
-from faverage.storage import read_json
+from faverage.storage import read_json, rounded
 
 ROOT = Path(__file__).parent.parent
 SAME = ("dataset", "command", "config", "versions", "device", "date", "protocol")
@@ -58,15 +58,6 @@ def split(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
         ]
         kept[name] = rounded(told)
     return kept
-
-
-def rounded(data: Any) -> Any:
-    """Return JSON data with six digits a number: enough for any table, and half as long."""
-    if isinstance(data, dict):
-        return {key: rounded(value) for key, value in data.items()}
-    if isinstance(data, list):
-        return [rounded(value) for value in data]
-    return float(f"{data:.6g}") if isinstance(data, float) else data
 
 
 def _brief(base: dict[str, Any]) -> dict[str, Any]:

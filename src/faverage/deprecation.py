@@ -32,6 +32,7 @@ MOVED = {
     "vision.optimise": "vision.engine.optimise",
     "fscil.memory": "fscil.rehearsal",
     "rivals.base": "rivals.rival",
+    "app.demo": "app.train",
 }
 
 

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "BusyError",
@@ -80,7 +80,19 @@ class BusyError(ModelError):
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is broken, or belongs to another training; ``what`` is its path."""
+    """A checkpoint that is broken, or belongs to another training; ``what`` is its path.
+
+    >>> import tempfile
+    >>> from faverage.vision import get_backbone, load_weights
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "weights.safetensors")
+    ...     _ = file.write_text("not weights")
+    ...     try:
+    ...         load_weights(get_backbone("tiny"), file)
+    ...     except CheckpointError as error:
+    ...         print(error.what.name, "in", error)  # doctest: +ELLIPSIS
+    weights.safetensors in ...weights.safetensors cannot be read as a checkpoint: ...
+    """
 
     joint = "; "
 
@@ -90,22 +102,14 @@ class OtherTrainingError(CheckpointError):
 
     Args:
         reason: what is wrong.
-        what: path of the checkpoint.
-        hint: what to do about it.
         differences: settings that differ, as (name, value there, value here).
+        **more: ``what``, the path of the checkpoint, and ``hint``.
     """
 
     joint = ". "
 
-    def __init__(
-        self,
-        reason: str,
-        *,
-        what: object = None,
-        hint: str = "",
-        differences: Sequence[tuple[str, object, object]] = (),
-    ) -> None:
-        super().__init__(reason, what=what, hint=hint)
+    def __init__(self, reason: str, *, differences: Sequence[tuple[str, object, object]] = (), **more: Any) -> None:
+        super().__init__(reason, **more)
         self.differences = tuple(differences)
 
 

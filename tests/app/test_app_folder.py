@@ -440,7 +440,8 @@ def refusal(folder: Path) -> str:
 
 def test_folders_that_are_no_model(tmp_path: Path) -> None:
     none = refusal(tmp_path / "none")
-    assert "does not exist" in none and "faverage train" in none
+    assert "does not exist" in none and "misspelt?" in none
+    assert all(f"faverage {command}" in none for command in ("serve", "teach", "train"))
     (tmp_path / "file").write_text("x")
     assert "is a file" in refusal(tmp_path / "file")
     assert "no file model.json" in refusal(tmp_path)

@@ -382,8 +382,8 @@ def test_a_name_has_one_spelling(model: Model) -> None:
 def rewritten(model: Model, name: str) -> None:
     """Give the class that was taught first a name that no command would give."""
     files, now = Folder(model.folder), model._now
-    assert now.known is not None
-    known = now.known.renamed("cross", name)
+    assert now.state.known is not None
+    known = now.state.known.renamed("cross", name)
     counts, shown = {**now.state.counts, name: 2}, {**now.state.thumbnails, name: now.state.thumbnails["cross"]}
     files.write_state("000002", State(known, counts, shown, now.learner.fitted), now.base.files)
 

@@ -12,10 +12,9 @@ import torch
 from PIL import Image
 
 import faverage.app.train as room
-from faverage.app.demo import SHIPPED, digits_model
 from faverage.app.model import Model, ModelError
 from faverage.app.pictures import Pictures
-from faverage.app.train import empty_model, how_to_train, train_model
+from faverage.app.train import SHIPPED, digits_model, empty_model, how_to_train, train_model
 from faverage.errors import install_line
 from faverage.vision import BaseModel, Evaluate, get_backbone, pretrained_names
 from faverage.vision.backbones import BACKBONES, TinyNet

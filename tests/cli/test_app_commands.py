@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from faverage.app.demo import digits_model
 from faverage.app.model import Model
+from faverage.app.train import digits_model
 from faverage.storage import cache_folder
 from helpers_commands import call, refused
 from helpers_model import NAMES, data_of, learner_of_shapes, pictures

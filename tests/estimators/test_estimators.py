@@ -251,4 +251,4 @@ def test_private_names_of_scikit_learn_are_imported_in_one_place() -> None:
         r"^\s*from sklearn[\w.]*(\._\w+)?[\w.]* import .*\b_\w+|^\s*(from|import) sklearn[\w.]*\._", re.M
     )
     files = [path.name for path in (ROOT / "src").rglob("*.py") if private.search(path.read_text())]
-    assert files == ["ensemble.py"]
+    assert files == ["members.py"]

@@ -11,7 +11,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.tree import DecisionTreeClassifier
 
 from faverage import AFAClassifier
-from faverage.estimators.conformal import sets_of, threshold
+from faverage.estimators.held_out import sets_of, threshold
 from helpers_estimators import classifiers
 
 

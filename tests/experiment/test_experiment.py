@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from faverage.cli.commands import app
 from faverage.experiment import ConfigError, RunConfig, run
 from faverage.experiment.results import PAPER
+from helpers_features import made
 from helpers_paths import FEATURES, TESTS
 from helpers_run import numbers
 
@@ -120,6 +121,15 @@ def test_command_says_what_is_wrong(tmp_path: Path, arguments: list[str], words:
     result = CliRunner().invoke(app, ["run", *arguments, "--out", str(tmp_path / "out")])
     assert result.exit_code == 2 and words in " ".join(result.stderr.split())
     assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_features_of_another_data_set_than_digits_need_its_name(tmp_path: Path) -> None:
+    file, given = str(made(tmp_path / "f.npz")), {"methods": "afa"}
+    with pytest.raises(ConfigError, match=r"sessions of 4, 5 classes, and digits, .* of 6, 2, 2: name that"):
+        RunConfig.build(None, None, {"features": file, **given})
+    assert RunConfig.build("cub200", None, {"features": file, **given}).dataset == "cub200"
+    (tmp_path / "run.yaml").write_text(f"dataset: cub200\nfeatures: {file}")
+    assert RunConfig.build(None, tmp_path / "run.yaml", given).dataset == "cub200"
 
 
 @pytest.mark.slow

@@ -202,6 +202,6 @@ def test_methods_depend_on_the_code_of_feature_sets_and_of_the_learner() -> None
     from faverage.experiment import code
 
     behind = _here().behind(code._modules("vote"))
-    wanted = ("features.feature_set", "fscil.learner", "fscil.members", "fscil.knowledge")
+    wanted = ("features", "fscil.learner", "fscil.members", "fscil.knowledge")
     assert {f"faverage.{name}" for name in wanted} <= behind and "faverage.experiment.base" not in behind
-    assert {"faverage.features.files", "faverage.features.feature_set"} <= _here().behind(code._FEATURES)
+    assert "faverage.features" in _here().behind(code._FEATURES)

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from faverage.errors import ConfigError
 from faverage.experiment import RunConfig
 from faverage.experiment.rivals import rival_recipe
 from faverage.rivals import RIVALS, Rival, get_rival
 from faverage.vision import get_backbone
-from helpers_paths import ROOT
 from helpers_run import command, said
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -149,9 +149,12 @@ def test_base_settings_of_the_run_reach_every_rival() -> None:
 
 
 def test_every_experiment_of_the_paper_is_a_run() -> None:
-    folder = ROOT / "experiments"
-    found = {file.stem: RunConfig.build(None, file, {}) for file in sorted(folder.glob("*.yaml"))}
+    with pytest.raises(ConfigError, match="no such file: table9") as unknown:
+        RunConfig.build(None, Path("table9"), {})
+    names = str(unknown.value).partition("with faverage come: ")[2].split(", ")
+    found = {name: RunConfig.build(None, Path(name), {}) for name in names}
     assert {"table3", "table4", "table5"} <= found.keys()
+    assert RunConfig.build(None, Path("experiments/table4.yaml"), {}) == found["table4"]
     assert found["table3"].methods == ("no-fine-tuning", "fact", "afa-paper", "afa")
     assert set(RIVALS) < set(found["table4"].methods) and found["table4"].dataset == "mini-imagenet"
 

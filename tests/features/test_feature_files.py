@@ -25,7 +25,7 @@ def assert_same(one: FeatureSet, other: FeatureSet) -> None:
 
 
 def test_linear_heads_of_two_views_and_numbers_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faverage.features.files._MANY", 0)  # half precision, as of a large file
+    monkeypatch.setattr("faverage.features._MANY", 0)  # half precision, as of a large file
     rng = np.random.default_rng(1)
     biases = rng.normal(size=(BASE, 3))
     file = made(tmp_path / "f.npz", base_head_scale=None, base_head_bias=biases)

@@ -4,11 +4,13 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import log_loss
 from typer.testing import CliRunner, Result
 
 from faverage.cli.commands import app
@@ -26,7 +28,10 @@ def test_predictions_of_every_row_in_the_order_of_the_first_file(fused: tuple[Pa
     assert rows[0] == ["id", "prediction", *CLASSES]
     assert [row[0] for row in rows[1:]] == [row[0] for row in table(folder / "a.csv")[1:]]
     p = np.array([row[2:] for row in rows[1:]], float)
-    np.testing.assert_allclose(p.sum(1), 1, atol=1e-4)
+    np.testing.assert_allclose(p.sum(1), 1, rtol=0, atol=1e-9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # scikit-learn warns of rows that do not sum to one
+        log_loss([CLASSES[i % 4] for i in range(60)], p, labels=CLASSES)
     assert [row[1] for row in rows[1:]] == [CLASSES[i] for i in p.argmax(1)]
     truth = [CLASSES[i % 4] for i in range(60)]
     assert np.mean([row[1] == t for row, t in zip(rows[1:], truth, strict=True)]) > 0.8
@@ -40,7 +45,23 @@ def test_it_prints_fusers_models_and_the_explanation(fused: tuple[Path, Result])
     for word in ("log-loss", "accuracy", "macro F1", "arithmetic", "log-pool", "model a", "model c", "5 folds"):
         assert word in out
     assert "Most trusted model by class" in out and "Share of each model in AFA" in out
+    assert re.findall(r"(\w\.csv) lacks (.*)", out) == [
+        ("b.csv", "1 of 4 classes: 'emu'"),
+        ("c.csv", "1 of 4 classes: 'cat'"),
+    ]
     assert said(fused[1]) == ""
+
+
+def test_what_fuse_wrote_can_be_fused_again(folder: Path, fused: tuple[Path, Result]) -> None:
+    rows = table(fused[0] / "fused.csv")
+    write(folder / "in.csv", rows)
+    again = fuse(folder, "--strict", files=("a.csv", "in.csv"))
+    assert again.exit_code == 0, again.output
+    assert re.search(r"in\.csv: the column 'prediction' holds labels and is no class: it is left out", said(again))
+    rows[3][1] = "yak"
+    write(folder / "in.csv", rows)
+    wrong = fuse(folder, "--force", files=("a.csv", "in.csv"))
+    assert wrong.exit_code == 2 and "in.csv line 4: the prediction 'yak' is no column" in said(wrong)
 
 
 def test_order_of_rows_and_columns_does_not_matter(folder: Path, fused: tuple[Path, Result]) -> None:

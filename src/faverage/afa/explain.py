@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,12 +59,9 @@ class Table:
             padded = (v.rjust(w) if right else v.ljust(w) for v, w, right in zip(values, widths, numeric, strict=True))
             return "| " + " | ".join(padded) + " |"
 
-        ruler = (
-            "|"
-            + "|".join(("-" * (w + 1) + (":" if right else "-")) for w, right in zip(widths, numeric, strict=True))
-            + "|"
-        )
-        return "\n".join([line(self.columns), ruler, *map(line, cells)])
+        ends = (":" if right else "-" for right in numeric)
+        ruler = "|".join("-" * (w + 1) + end for w, end in zip(widths, ends, strict=True))
+        return "\n".join([line(self.columns), f"|{ruler}|", *map(line, cells)])
 
 
 @dataclass(frozen=True)
@@ -97,12 +93,8 @@ class Explanation:
         models, _ = self._names
         overall = self._shares.mean(0)
         by_model = Table(("model", "share"), [(m, float(s)) for m, s in zip(models, overall, strict=True)])
-        parts = (
-            ("Means", self.means),
-            ("Models, over all classes", by_model),
-            ("Most trusted by class", self.trusted),
-        )
-        return "\n\n".join(f"**{title}**\n\n{table.to_markdown(digits)}" for title, table in parts)
+        parts = {"Means": self.means, "Models, over all classes": by_model, "Most trusted by class": self.trusted}
+        return "\n\n".join(f"**{title}**\n\n{table.to_markdown(digits)}" for title, table in parts.items())
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Draw the share of each model for each class, with the shares of the means above; return the figure.
@@ -115,7 +107,36 @@ class Explanation:
         except ImportError:
             raise ImportError(f"plot needs matplotlib: {install_line('plot')}") from None
 
-        figure: Figure = _draw(self.means, self._shares.numpy(), *self._names)
+        shares, (models, classes) = self._shares.numpy(), self._names
+        n, k = shares.shape
+        width, height = min(14.0, 3.2 + 0.42 * n), min(14.0, 1.9 + 0.36 * k)
+        figure = Figure(figsize=(max(width, 5.5), height), layout="constrained")
+        top, main = figure.subplots(2, 1, gridspec_kw={"height_ratios": [0.5, max(1.0, 0.36 * k)]})
+
+        left = 0.0
+        for i, (name, share) in enumerate(self.means.rows):
+            top.barh(0, share, left=left, color=f"C{i}", edgecolor="white", label=f"{name} {share:.0%}")
+            left += share
+        top.set(xlim=(0, max(left, 1e-9)), yticks=[], xticks=[])
+        top.set_title("share of each mean", loc="left", fontsize="medium")
+        top.legend(ncols=4, loc="upper left", bbox_to_anchor=(0, -0.05), frameon=False, fontsize="small")
+        for spine in top.spines.values():
+            spine.set_visible(False)
+
+        image = main.imshow(shares.T, aspect="auto", cmap="Blues", vmin=0, vmax=max(float(shares.max()), 1e-9))
+        main.set_title("share of each model for each class", loc="left", fontsize="medium")
+        main.set_yticks(range(k), models)
+        step = max(1, n // 30)
+        rotation, side = (45, "right") if max(map(len, classes)) > 3 else (0, "center")
+        main.set_xticks(range(0, n, step), classes[::step], rotation=rotation, ha=side)
+        main.set_xlabel("class")
+        if n * k <= 150:
+            for c in range(n):
+                for m in range(k):
+                    dark = shares[c, m] > 0.6 * shares.max()
+                    said, colour = f"{shares[c, m]:.2f}".lstrip("0") or "0", "white" if dark else "0.25"
+                    main.text(c, m, said, ha="center", va="center", fontsize=7, color=colour)
+        figure.colorbar(image, ax=main, pad=0.01)
         if path is not None:
             figure.savefig(path, dpi=150, bbox_inches="tight")
         return figure
@@ -202,10 +223,7 @@ def _scaled(by_mean: Tensor, by_model: Tensor) -> tuple[Tensor, Tensor]:
     total = by_mean.sum(-1, keepdim=True)
     # a class whose row of A is all zero rests on nothing: call every mean and model equal there
     safe = total.clamp(min=1e-30)
-    return (
-        torch.where(total > 0, by_mean / safe, 1 / j),
-        torch.where(total > 0, by_model / safe, 1 / k),
-    )
+    return (torch.where(total > 0, by_mean / safe, 1 / j), torch.where(total > 0, by_model / safe, 1 / k))
 
 
 def check_names(argument: str, given: Sequence[Any] | None, n: int, default: str) -> tuple[str, ...]:
@@ -228,48 +246,3 @@ def _cell(value: Any, digits: int) -> str:
     if isinstance(value, float):
         return f"{value:.{digits}f}"
     return " ".join(str(value).split()).replace("|", "\\|")
-
-
-def _draw(means: Table, shares: np.ndarray[Any, Any], models: tuple[str, ...], classes: tuple[str, ...]) -> Any:
-    """Draw a bar of the means' shares above a map of models x classes ``(N, K)``; return the figure."""
-    from matplotlib.figure import Figure
-
-    n, k = shares.shape
-    width, height = min(14.0, 3.2 + 0.42 * n), min(14.0, 1.9 + 0.36 * k)
-    figure = Figure(figsize=(max(width, 5.5), height), layout="constrained")
-    top, main = figure.subplots(2, 1, gridspec_kw={"height_ratios": [0.5, max(1.0, 0.36 * k)]})
-
-    left = 0.0
-    for i, (name, share) in enumerate(means.rows):
-        top.barh(0, share, left=left, color=f"C{i}", edgecolor="white", label=f"{name} {share:.0%}")
-        left += share
-    top.set(xlim=(0, max(left, 1e-9)), yticks=[], xticks=[])
-    top.set_title("share of each mean", loc="left", fontsize="medium")
-    top.legend(ncols=4, loc="upper left", bbox_to_anchor=(0, -0.05), frameon=False, fontsize="small")
-    for spine in top.spines.values():
-        spine.set_visible(False)
-
-    image = main.imshow(shares.T, aspect="auto", cmap="Blues", vmin=0, vmax=max(float(shares.max()), 1e-9))
-    main.set_title("share of each model for each class", loc="left", fontsize="medium")
-    main.set_yticks(range(k), models)
-    step = max(1, n // 30)
-    rotate = max(map(len, classes)) > 3
-    main.set_xticks(
-        range(0, n, step), classes[::step], rotation=45 if rotate else 0, ha="right" if rotate else "center"
-    )
-    main.set_xlabel("class")
-    if n * k <= 150:
-        for c in range(n):
-            for m in range(k):
-                dark = shares[c, m] > 0.6 * shares.max()
-                main.text(
-                    c,
-                    m,
-                    f"{shares[c, m]:.2f}".lstrip("0") or "0",
-                    ha="center",
-                    va="center",
-                    fontsize=7,
-                    color="white" if dark else "0.25",
-                )
-    figure.colorbar(image, ax=main, pad=0.01)
-    return figure

@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from PIL import Image, ImageOps
+from sklearn.metrics import f1_score
 
 from faverage.app.model import Model
 from faverage.app.names import ModelError, clean_name, pictures_of
@@ -20,12 +20,9 @@ from faverage.app.photos import MAX_BYTES, open_picture
 from faverage.app.why import Answer
 from faverage.data.benchmark import shown
 from faverage.data.sources import class_items
-from faverage.fscil.metrics import macro_f1
 from faverage.report.page import facts, head, number, page, row, table, text, warnings
 from faverage.report.tables import csv_table, exact
 from faverage.storage import read_regular
-
-__all__ = ["NONE", "Evaluation", "Row", "evaluate", "evaluation_page", "rows_csv"]
 
 NONE = "none of these"
 COLUMNS = ("file", "label", "answer", "probability", "familiarity")
@@ -38,40 +35,24 @@ _LARGE = 40  # classes from which on only what is confused is shown
 
 @dataclass(frozen=True)
 class Row:
-    """One picture.
+    """One picture."""
 
-    Attributes:
-        file: where it is.
-        label: what it shows: a class of the model, or another one.
-        answer: the most probable class.
-        probability: of that class.
-        familiarity: how usual the picture would be for a known class, see ``faverage.fscil.unknown``.
-        known: whether the label is a class of the model.
-    """
-
-    file: Path
-    label: str
-    answer: str
-    probability: float
-    familiarity: float
-    known: bool
+    file: Path  # where it is
+    label: str  # what it shows: a class of the model, or another one
+    answer: str  # the most probable class
+    probability: float  # of that class
+    familiarity: float  # how usual the picture would be for a known class, see ``faverage.fscil.unknown``
+    known: bool  # whether the label is a class of the model
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model makes of labelled pictures.
+    """What a model makes of labelled pictures."""
 
-    Attributes:
-        rows: one for each picture that could be read.
-        broken: the other files, and what is wrong with them.
-        sessions: classes of the model; first the base classes, of which there may be none.
-        rate: share of pictures of known classes that may be answered "none of these".
-    """
-
-    rows: tuple[Row, ...]
-    broken: tuple[tuple[Path, str], ...]
-    sessions: tuple[tuple[str, ...], ...]
-    rate: float
+    rows: tuple[Row, ...]  # one for each picture that could be read
+    broken: tuple[tuple[Path, str], ...]  # the other files, and what is wrong with them
+    sessions: tuple[tuple[str, ...], ...]  # classes of the model; first the base classes, of which there may be none
+    rate: float  # share of pictures of known classes that may be answered "none of these"
 
     def of(self, which: Literal["all", "base", "new"]) -> list[Row]:
         """Return the pictures of all known classes, of base classes, or of those that were taught."""
@@ -98,14 +79,8 @@ class Evaluation:
         rows = self.of("all")
         if not rows:
             return None
-        names = sorted({one.label for one in rows} | {one.answer for one in rows})
-        place = {name: i for i, name in enumerate(names)}
-        truth, said = (
-            np.array([place[name] for name in column])
-            for column in zip(*((o.label, o.answer) for o in rows), strict=True)
-        )
-        with_pictures = len({one.label for one in rows})
-        return float(macro_f1(truth, said, len(names)) * len(names) / with_pictures)
+        labels, said = [one.label for one in rows], [one.answer for one in rows]
+        return float(f1_score(labels, said, labels=sorted(set(labels)), average="macro", zero_division=0))
 
     def said(self, one: Row) -> str:
         """Return the column of the matrix: the answer; for a stranger, whether it is none of these."""

@@ -12,12 +12,12 @@ that the model works with is read from JSON and safetensors.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import threading
@@ -53,8 +53,6 @@ from faverage.fscil.files import (
 from faverage.fusion import Fuser
 from faverage.storage import read_json, read_tensors, replacing, write_tensors
 
-__all__ = ["FORMAT", "LARGEST_SIDE", "BaseFiles", "Folder", "State", "check_absent", "write_model"]
-
 FORMAT = 2
 KIND = "faverage model"
 LARGEST_SIDE = 4096  # of the squares that pictures are brought to
@@ -66,36 +64,22 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class State:
-    """What a model knows.
+    """What a model knows."""
 
-    Attributes:
-        known: classes and examples; None where that is nothing.
-        counts: number of pictures that each class was learned from.
-        thumbnails: of each class, uint8 ``(at most 5, 64, 64, 3)``.
-        fuser: fitted to these; None where there is nothing to fuse.
-        old: whether the version before wrote it, so that it has no fuser of this one.
-    """
-
-    known: Knowledge | None
-    counts: dict[str, int]
-    thumbnails: dict[str, Array]
-    fuser: Fuser | None
-    old: bool = False
+    known: Knowledge | None  # classes and examples; None where that is nothing
+    counts: dict[str, int]  # number of pictures that each class was learned from
+    thumbnails: dict[str, Array]  # of each class, uint8 ``(at most 5, 64, 64, 3)``
+    fuser: Fuser | None  # fitted to these; None where there is nothing to fuse
+    old: bool = False  # whether the version before wrote it, so that it has no fuser of this one
 
 
 @dataclass(frozen=True)
 class BaseFiles:
-    """What a model was made with.
+    """What a model was made with."""
 
-    Attributes:
-        parts: options and backbone, and what was known then.
-        arrays: the same and all thumbnails as arrays, whose rows states refer to.
-        thumbnails: of each class.
-    """
-
-    parts: Parts
-    arrays: dict[str, Array]
-    thumbnails: dict[str, Array]
+    parts: Parts  # options and backbone, and what was known then
+    arrays: dict[str, Array]  # the same and all thumbnails as arrays, whose rows states refer to
+    thumbnails: dict[str, Array]  # of each class
 
 
 class Folder:
@@ -110,9 +94,12 @@ class Folder:
     def read(self) -> dict[str, Any]:
         """Return what model.json says; ModelError where it cannot be read, or a later version wrote it."""
         if not self.path.is_dir():
-            found = "is a file" if self.path.exists() else "does not exist"
+            if self.path.exists():
+                raise ModelError(f"no model in {self.path}: it is a file; name the folder of a model")
+            at = shlex.quote(str(self.path))
             raise ModelError(
-                f"no model in {self.path}: the folder {found}; make one with: faverage train IMAGES --out {self.path}"
+                f"no model in {self.path}: the folder does not exist. Is the path misspelt? A new model is made by: "
+                f"faverage serve {at}, faverage teach {at} CLASS PHOTO... or faverage train IMAGES --out {at}"
             )
         try:
             self._own(self.record, self.base, self.path / "states")
@@ -178,9 +165,7 @@ class Folder:
     def read_base(self, device: str, backbone: nn.Module | None = None) -> BaseFiles:
         """Read what a model was made with; ValueError, OSError or LookupError where it is broken.
 
-        Args:
-            device: where the backbone works.
-            backbone: where it is a module of one's own, which is not in the folder.
+        A ``backbone`` is given where it is a module of one's own, which is not in the folder.
         """
         parts = read_parts(self.base, backbone, device)
         labels = [] if parts.known is None else [check_stored(label) for label in parts.known.classes]
@@ -216,13 +201,7 @@ class Folder:
             raise
 
     def read_state(self, name: str, base: BaseFiles, record: Mapping[str, Any]) -> State:
-        """Read a state of a model with this base; ModelError where its files are missing or broken.
-
-        Args:
-            name: of the state.
-            base: what the model was made with.
-            record: what model.json says.
-        """
+        """Read a state of a model with this base and this model.json; ModelError where files are missing or broken."""
         folder = self._state(name)
         if not folder.is_dir():
             raise ModelError(
@@ -248,8 +227,7 @@ class Folder:
             fuser = read_fuser(folder / "fuser.safetensors", len(labels)) if config["fused"] and labels else None
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
             raise ModelError(f"the state {folder} is broken ({error}): restore it from a copy of the folder") from None
-        pairs = zip(labels, counts, strict=True), zip(labels, small, strict=True)
-        return State(known, dict(pairs[0]), dict(pairs[1]), fuser)
+        return State(known, dict(zip(labels, counts, strict=True)), dict(zip(labels, small, strict=True)), fuser)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -296,8 +274,6 @@ class Folder:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno == errno.EINTR:
-                return False
             raise ModelError(f"{self.path} cannot be locked ({error.strerror}): copy it to another disk") from None
         return True
 
@@ -307,20 +283,11 @@ class Folder:
             f"does not help, end the process that holds {self.path / '.lock'}"
         )
 
-    def sync_all(self) -> None:
-        """Make sure that everything in the folder is on the disk."""
-        for path in sorted(self.path.rglob("*"), reverse=True):
-            if not path.is_symlink():
-                _sync(path)
-        _sync(self.path)
-
     def _own(self, *paths: Path) -> None:
         """Raise ModelError where a part of the model is a link: whoever made the folder could lead us anywhere."""
         for path in paths:
-            parts = path.relative_to(self.path).parts
-            for i in range(len(parts)):
-                part = self.path.joinpath(*parts[: i + 1])
-                if part.is_symlink():
+            for part in (*reversed(path.parents), path):
+                if self.path in part.parents and part.is_symlink():
                     raise ModelError(f"{part} is a link, but a model holds all of its files itself: put a copy there")
 
     @contextmanager
@@ -467,11 +434,12 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-Pictures = Mapping[str, Sequence[Image.Image | NDArray[np.uint8]]]
-
-
 def write_model(
-    target: Path, learner: FewShotLearner, side: int, counts: Mapping[str, int], pictures: Pictures
+    target: Path,
+    learner: FewShotLearner,
+    side: int,
+    counts: Mapping[str, int],
+    pictures: Mapping[str, Sequence[Image.Image | NDArray[np.uint8]]],
 ) -> None:
     """Write a learner to a folder that appears whole or not at all; the arguments are those of ``Model.create``."""
     _check_learner(learner)
@@ -479,13 +447,9 @@ def write_model(
         raise ModelError(f"the side of the images must be a number from 1 to {LARGEST_SIDE}, got {side}")
     check_absent(target)
     small = {str(name): thumbnails(images) for name, images in pictures.items()}
-    counted = {name: int(counts.get(name, 0)) for name in learner.classes}
-    if learner.classes:
-        known: Knowledge | None = learner.known
-        shots = np.bincount(learner.known.labels[learner.known.shot], minlength=len(learner.classes)).tolist()
-        counted = {name: n or shot for (name, n), shot in zip(counted.items(), shots, strict=True)}
-    else:
-        known = None
+    known = learner.known if learner.classes else None
+    shots = [] if known is None else known.shots.tolist()
+    counted = {name: int(counts.get(name, 0)) or n for name, n in zip(learner.classes, shots, strict=True)}
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as fresh:
         files = Folder(Path(fresh) / "model")
@@ -496,7 +460,8 @@ def write_model(
         record = {"side": side, "version": 1, "classes": learner.classes, "states": ["000001"]}
         own = {"given": described(learner.backbone, side)} if is_own(learner.backbone) else {}
         files.write({**record, **own, "base_id": files.base_id(), "history": [made]})
-        files.sync_all()
+        for path in (*files.path.rglob("*"), files.path):
+            _sync(path)
         try:
             files.path.rename(target)
         except OSError:  # another process was quicker

@@ -18,14 +18,13 @@ from PIL import Image
 from torch import nn
 
 from faverage.afa.explain import Explanation
-from faverage.app.examples import Examples, examples_of
 from faverage.app.folder import BaseFiles, Folder, State, entry, write_model
 from faverage.app.names import BusyError, ModelError, clean_name, pictures_of
 from faverage.app.own import as_model, check_given, is_own, module_of, own_module
 from faverage.app.photos import least, open_picture, png, squares, thumbnails
 from faverage.app.pictures import Pictures, example_id, example_ids, ids_of
 from faverage.app.seen import look_at
-from faverage.app.why import Answer, answered, answers, compared, confusions
+from faverage.app.why import Answer, Examples, answered, answers, compared, confusions, examples_of
 from faverage.fscil import FewShotLearner, Knowledge
 from faverage.fscil.files import check_answers, check_array, warn_of_old_version, with_knowledge
 from faverage.fscil.fusers import ALONE
@@ -44,71 +43,38 @@ KEPT_HISTORY = 1000
 
 @dataclass(frozen=True)
 class ClassInfo:
-    """What a model knows of a class.
+    """What a model knows of a class."""
 
-    Attributes:
-        name: of the class.
-        count: number of pictures that it was learned from.
-        session: 0 is the base session.
-        thumbnails: up to five small PNG files.
-    """
-
-    name: str
-    count: int
-    session: int
-    thumbnails: tuple[bytes, ...]
+    name: str  # of the class
+    count: int  # number of pictures that it was learned from
+    session: int  # 0 is the base session
+    thumbnails: tuple[bytes, ...]  # up to five small PNG files
 
 
 @dataclass(frozen=True)
 class Taught:
-    """How it went.
+    """How it went."""
 
-    Attributes:
-        name: of the class.
-        count: pictures that it is now learned from.
-        right: share of them that the model keeps and recognises, each left out in turn and compared with the others; a
-            single one cannot be left out.
-        confused: (class, answer, how often) among all taught pictures and the held-out ones of base classes.
-        before: share of right answers to these pictures of the classes that were known before, before the change; None
-            where there were none.
-        after: the same after it.
-        worse: whether those classes lost more than chance explains, see ``faverage.app.why.compared``.
-        kept: pictures of the class that ``right`` is about; of base classes the model keeps only some.
-        again: pictures that were left out, since the model keeps them already.
-    """
-
-    name: str
-    count: int
-    right: float
-    confused: tuple[tuple[str, str, int], ...]
-    before: float | None
-    after: float | None
-    worse: bool
-    kept: int = 0
-    again: int = 0
+    name: str  # of the class
+    count: int  # pictures that it is now learned from
+    right: float  # share of the kept ones that it recognises, each left out in turn; a single one cannot be left out
+    confused: tuple[tuple[str, str, int], ...]  # class, answer, how often; of taught pictures and held-out base ones
+    before: float | None  # right answers to those of classes that were known before, before the change; None if none
+    after: float | None  # the same after it
+    worse: bool  # whether those classes lost more than chance explains, see ``faverage.app.why.compared``
+    kept: int = 0  # pictures of the class that ``right`` is about; of base classes the model keeps only some
+    again: int = 0  # pictures that were left out, since the model keeps them already
 
 
 @dataclass(frozen=True)
 class Base:
-    """What a model was made with.
+    """What a model was made with."""
 
-    Attributes:
-        id: hash of its files.
-        files: what they hold.
-        learner: its options, and its backbone on the device; it knows nothing.
-        extractor: the backbone, ready on its device.
-        widths: number of features of each view.
-    """
-
-    id: str
-    files: BaseFiles
-    learner: FewShotLearner
-    extractor: Extractor
-    widths: dict[str, int]
-
-    def look(self, squares: Array) -> dict[str, Array]:
-        """Return the features of squares, uint8 ``(n, side, side, 3)``, by view."""
-        return self.learner.features(squares)
+    id: str  # hash of its files
+    files: BaseFiles  # what they hold
+    learner: FewShotLearner  # its options, and its backbone on the device; it knows nothing
+    extractor: Extractor  # the backbone, ready on its device
+    widths: dict[str, int]  # number of features of each view
 
 
 @dataclass(frozen=True)
@@ -126,11 +92,6 @@ class Now:
     def side(self) -> int:
         """Side of the squares that pictures are brought to."""
         return int(self.record["side"])
-
-    @property
-    def known(self) -> Knowledge | None:
-        """Classes and examples; None where that is nothing."""
-        return self.state.known
 
 
 class _Lesson(NamedTuple):
@@ -165,11 +126,8 @@ class Model:
     def load(cls, folder: str | Path, *, device: str = "auto", backbone: nn.Module | BaseModel | None = None) -> Model:
         """Read a model; ModelError says what is wrong with the folder.
 
-        Args:
-            folder: of the model.
-            device: where it works.
-            backbone: for a model whose backbone is a module of one's own: this module, with the weights that it had
-                when the model was made. Code is never read from a folder, so it must be given every time.
+        Where the backbone is a module of one's own, give this module, with the weights that it had when the model was
+        made: code is never read from a folder.
         """
         return cls(folder, device=device, backbone=backbone)
 
@@ -254,7 +212,7 @@ class Model:
         Pictures that an iterator opens are made small one by one: of large ones, no two are in memory.
         """
         now = self._fresh()
-        if now.known is None:
+        if now.state.known is None:
             raise ModelError("the model knows no class yet: teach it one first")
         small = [squares([image], now.side) for image in images]
         return answers(now.learner, self._look(now, np.concatenate(small)), self.pictures) if small else []
@@ -271,7 +229,7 @@ class Model:
             progress: hears (what is done, files done, files in all).
         """
         now = self._fresh()
-        if now.known is None:
+        if now.state.known is None:
             raise ModelError("the model knows no class yet: teach it one first")
         try:
             seen = look_at(files, now.base.extractor, now.side, progress=progress, what="looking at the pictures")
@@ -309,8 +267,8 @@ class Model:
             if now.base is not before.base:
                 raise BusyError(f"{self.folder} was replaced by another model just now: try again")
             old = now.learner.classes
-            every = {_spelled(name, old): self._as_kept(now.known, lesson) for name, lesson in looked.items()}
-            given = {name: _new_to(now.known, name, lesson) for name, lesson in every.items()}
+            every = {_spelled(name, old): self._as_kept(now.state.known, lesson) for name, lesson in looked.items()}
+            given = {name: _new_to(now.state.known, name, lesson) for name, lesson in every.items()}
             labels = [name for name, lesson in given.items() for _ in lesson.files]
             if not labels:
                 raise ModelError(
@@ -319,7 +277,7 @@ class Model:
             views = {
                 view: np.concatenate([lesson.views[view] for lesson in given.values()]) for view in now.base.widths
             }
-            known = now.known or Knowledge.empty({view: x.shape[1] for view, x in views.items()})
+            known = now.state.known or Knowledge.empty({view: x.shape[1] for view, x in views.items()})
             learner = self._learned(now, lambda: known.taught(views, labels))
             counts, shown, entries = dict(now.state.counts), dict(now.state.thumbnails), []
             for name, lesson in given.items():
@@ -398,35 +356,34 @@ class Model:
         if not isinstance(other, Model):
             other = Model(other, device="cpu", backbone=self._backbone)
         theirs = other._fresh()
-        if theirs.known is None:
+        more = theirs.state.known
+        if more is None:
             raise ModelError("the other model knows no class yet: there is nothing to merge")
-        more = theirs.known
         with self._changing() as now:
             self._check_same(now, theirs)
             spelled = {name: _spelled(unicodedata.normalize("NFC", name), now.learner.classes) for name in more.classes}
             for name, mine in spelled.items():
                 more = more if name == mine else more.renamed(name, mine)
-            known = now.known or Knowledge.empty(more.widths)
+            known = now.state.known or Knowledge.empty(more.widths)
             learner = self._learned(now, lambda: known.merged(more))
             both, counts, shown = learner.known, dict(now.state.counts), dict(now.state.thumbnails)
-            shots = np.bincount(both.labels[both.shot], minlength=len(both.classes))
-            before = _shots(known)
+            had, brought, have = (dict(zip(k.classes, k.shots.tolist(), strict=True)) for k in (known, more, both))
             for name, mine in spelled.items():
-                c = both.number(mine)
-                base = theirs.state.counts.get(name, 0) - _shots(theirs.known)[name]
+                base = theirs.state.counts.get(name, 0) - brought[mine]
                 if mine in counts:
-                    again = int(both.counts[c]) == int(known.counts[known.number(mine)])  # copies of one base class
-                    counts[mine] += int(shots[c]) - before[mine] + (0 if again else base)
+                    # copies of one base class count once
+                    again = int(both.counts[both.number(mine)]) == int(known.counts[known.number(mine)])
+                    counts[mine] += have[mine] - had[mine] + (0 if again else base)
                 else:
-                    counts[mine] = int(shots[c]) + base
+                    counts[mine] = have[mine] + base
                 old = shown.get(mine, theirs.state.thumbnails[name][:0])
                 shown[mine] = _distinct(np.concatenate([old, theirs.state.thumbnails[name]]))[:5]
             new = [mine for mine in spelled.values() if mine not in now.state.counts]
             words = f"merged another model, which brought {', '.join(repr(c) for c in new[:5]) or 'no new class'}"
             words += f" and {len(new) - 5} more" if len(new) > 5 else ""
             line = entry("merge", None, 0, words)
-            brought = {name: other.pictures.open(name) for name in other.pictures.names() & set(example_ids(more))}
-            self.pictures.keep({i: self.pictures.packed(image) for i, image in brought.items() if image is not None})
+            theirs_too = {name: other.pictures.open(name) for name in other.pictures.names() & set(example_ids(more))}
+            self.pictures.keep({i: self.pictures.packed(image) for i, image in theirs_too.items() if image is not None})
             self._commit(now, State(both, counts, shown, learner.fitted), [line])
         return new
 
@@ -447,7 +404,7 @@ class Model:
 
     def _look(self, now: Now, small: Array) -> dict[str, Array]:
         try:
-            return now.base.look(small)
+            return now.base.learner.features(small)
         except ValueError as error:
             raise ModelError(f"the network in {self.folder} is damaged: {error}") from None
 
@@ -482,7 +439,7 @@ class Model:
 
     def _rows(self, now: Now, ids: Iterable[str]) -> list[int]:
         """Return the numbers of examples; ModelError where there is none, or one is not there."""
-        wanted, names = set(ids), example_ids(now.known)
+        wanted, names = set(ids), example_ids(now.state.known)
         if not wanted or not wanted <= set(names):
             raise ModelError("the model keeps no such picture any more: look again at what it knows")
         return [row for row, name in enumerate(names) if name in wanted]
@@ -492,12 +449,7 @@ class Model:
     ) -> State:
         """Return the state after examples left their classes: fewer pictures there, and thumbnails of those that stay.
 
-        Args:
-            now: the present state.
-            learner: after the change.
-            counts: of the present state, those of ``to`` as they will be.
-            rows: of the examples.
-            to: where they went.
+        ``counts`` are those before, except for the class ``to`` that they went to.
         """
         before, known, shown = now.learner.known, learner.known, dict(now.state.thumbnails)
         left = {before.classes[before.labels[row]] for row in rows}
@@ -620,7 +572,7 @@ class Model:
     def _forget_pictures(self) -> None:
         """Delete the pictures of examples that no state has, so that none can come back by undoing."""
         now, names = self._now, self.pictures.names()
-        if not names - set(example_ids(now.known)):
+        if not names - set(example_ids(now.state.known)):
             return
         self._named = {name: self._named[name] for name in now.record["states"] if name in self._named}
         for name in now.record["states"]:
@@ -671,12 +623,6 @@ def _check_device(device: str) -> None:
 def _spelled(name: str, classes: list[str]) -> str:
     """Return a clean name as the model has it, which may be in decomposed characters."""
     return next((c for c in classes if unicodedata.normalize("NFC", c) == name), name)
-
-
-def _shots(known: Knowledge) -> dict[str, int]:
-    """Return how many shots each class has."""
-    counts = np.bincount(known.labels[known.shot], minlength=len(known.classes))
-    return {c: int(n) for c, n in zip(known.classes, counts, strict=True)}
 
 
 def _new_to(known: Knowledge | None, name: str, lesson: _Lesson) -> _Lesson:

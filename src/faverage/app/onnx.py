@@ -20,6 +20,7 @@ from faverage.afa.network import AFA
 from faverage.app.model import Model
 from faverage.app.names import ModelError
 from faverage.app.own import as_model, is_own, own_module
+from faverage.app.why import asked
 from faverage.errors import install_line
 from faverage.fscil import CosineHead, FewShotLearner, LinearHead, PrototypeHead
 from faverage.fscil.fusers import ALONE
@@ -30,8 +31,6 @@ from faverage.fusion.arrays import SQUARINGS
 from faverage.fusion.pools import LogPool
 from faverage.storage import replacing
 from faverage.vision import BaseModel, Evaluate, get_views, transforms_for
-
-__all__ = ["export_learner"]
 
 
 def export_learner(
@@ -135,16 +134,9 @@ class _Graph(nn.Module):
         self.views = get_views(learner.views)
         self.widths = list(learner.known.widths.values())  # of the learner's views: several networks have their own
         names, members = list(learner.known.views), learner.members
-        chosen = members.members
-        if learner.fuser in ALONE:
-            chosen = [chosen[members.place("base" if learner.fuser == "no-fine-tuning" else "prototypes")]]
-            self.fuse: nn.Module = _Mean(chosen, members.n_classes)
-        elif learner.fitted is None:
-            if learner.known.heads and not learner.known.shot.any():  # base heads answer alone
-                chosen = [member for member in chosen if member.kind == "base"]
-            self.fuse = _Mean(chosen, members.n_classes)
-        else:
-            self.fuse = _fuser(learner, members)
+        chosen = [member for member in members.members if member.name in asked(learner)]
+        fused = learner.fuser not in ALONE and learner.fitted is not None
+        self.fuse: nn.Module = _fuser(learner, members) if fused else _Mean(chosen, members.n_classes)
         self.members = nn.ModuleList(_Member(member, names, members.n_classes) for member in chosen)
 
     def forward(self, images: Tensor) -> Tensor:

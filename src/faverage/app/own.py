@@ -19,20 +19,6 @@ from faverage.vision.backbones import backbone_config
 from faverage.vision.engine.device import fingerprint_weights
 from faverage.vision.together import together
 
-__all__ = [
-    "PHOTOS",
-    "as_model",
-    "check_given",
-    "described",
-    "given_backbone",
-    "import_backbone",
-    "is_own",
-    "module_of",
-    "own_module",
-    "ready_backbone",
-    "without_model",
-]
-
 PHOTOS = "efficientnet_lite0"  # what looks at photos unless something else is asked for
 SIDE = 256  # of the squares for a module of one's own
 
@@ -145,10 +131,7 @@ def described(eyes: Any, side: int) -> dict[str, Any]:
 def check_given(given: dict[str, Any] | None, backbone: nn.Module | None, folder: Path) -> None:
     """Raise ModelError unless ``backbone`` is given where a model needs it, and is the one that it was made with.
 
-    Args:
-        given: what ``described`` returned; None where the folder holds its backbone.
-        backbone: what a person gave.
-        folder: of the model.
+    ``given`` is what ``described`` returned; None where the folder holds its backbone.
     """
     if given is None:
         if backbone is not None:

@@ -14,8 +14,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from faverage.app.names import ModelError
 from faverage.data.decode import LARGE, formats, to_rgb, to_square
 
-__all__ = ["MAX_BYTES", "MAX_PIXELS", "least", "open_picture", "png", "squares", "thumbnails", "unpacking"]
-
 Pixels = NDArray[np.uint8]
 
 MAX_BYTES = 25_000_000
@@ -76,10 +74,7 @@ def unpacking(data: bytes, *, max_bytes: int = MAX_BYTES, max_pixels: int = MAX_
 def least(image: Image.Image, side: int, *, shown: bool) -> Image.Image:
     """Return the least of a picture that a model needs: the very square that it sees.
 
-    Args:
-        image: as ``open_picture`` returns it.
-        side: of what the model sees.
-        shown: where a network for small images squeezes pictures, keep enough for a thumbnail in proportion.
+    If it is ``shown``, and a network for small images squeezes it, enough is kept for a thumbnail in proportion.
     """
     if not shown or side >= LARGE:
         return Image.fromarray(to_square(image, side))

@@ -25,10 +25,7 @@ from faverage.fscil import Knowledge
 from faverage.fscil.knowledge import Views
 from faverage.storage import replacing
 
-__all__ = ["Pictures", "example_id", "example_ids", "ids_of"]
-
-MOST_BYTES = 64_000_000
-"""Of all pictures of a model; later ones are learned from and not kept."""
+MOST_BYTES = 64_000_000  # of all pictures of a model; later ones are learned from and not kept
 LARGEST = 1_000_000
 _ID = re.compile("[0-9a-f]{24}")
 
@@ -52,18 +49,11 @@ def example_ids(known: Knowledge | None) -> list[str]:
 
 
 class Pictures:
-    """Pictures of examples, by name.
-
-    Args:
-        folder: of the model.
-        side: of the squares that it sees.
-        most: bytes in all.
-    """
+    """Pictures of the examples in the folder of a model that sees squares of a side, by name; ``most`` bytes in all."""
 
     def __init__(self, folder: Path, side: int, most: int = MOST_BYTES) -> None:
         self.path, self._side, self.most = folder / "pictures", side, most
-        self.suffix = ".jpg" if side >= LARGE else ".png"
-        self.kind = "image/jpeg" if side >= LARGE else "image/png"
+        self.suffix, self.kind = (".jpg", "image/jpeg") if side >= LARGE else (".png", "image/png")
 
     def packed(self, image: Image.Image) -> bytes:
         """Return the file of a picture."""

@@ -26,8 +26,6 @@ from faverage.storage import cache_folder, read_regular
 from faverage.vision import Extractor
 from faverage.vision.together import by_view
 
-__all__ = ["FeatureCache", "Seen", "look_at"]
-
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]
 
@@ -38,38 +36,31 @@ _PATIENCE = 5.0  # seconds that one process waits for another's write
 
 
 class Seen(NamedTuple):
-    """What came of looking at files.
+    """What came of looking at files."""
 
-    Attributes:
-        views: features ``(m, d_v)`` of the pictures that could be read, by view.
-        kept: ``(m,)``, positions of these among the files.
-        broken: (position, what is wrong) of the others.
-    """
-
-    views: dict[str, Array]
-    kept: Array
-    broken: list[tuple[int, str]]
+    views: dict[str, Array]  # features ``(m, d_v)`` of the pictures that could be read, by view
+    kept: Array  # ``(m,)``, positions of these among the files
+    broken: list[tuple[int, str]]  # (position, what is wrong) of the others
 
 
 def look_at(
     files: Sequence[Path], extractor: Extractor, side: int, *, progress: Progress = lambda *_: None, what: str = LOOKING
 ) -> Seen:
-    """Return the features of picture files, looking only at those that were not seen before.
+    """Return the features of picture files of any size, looking only at those that were not seen before.
 
-    Args:
-        files: of any format and size.
-        extractor: the backbone, ready on its device.
-        side: of the squares that pictures are brought to.
-        progress: hears how many files are done.
-        what: is being done, in words.
+    Pictures are brought to squares of a side. ``progress`` hears ``what`` is being done, and how many files are done.
     """
     rows: list[Array] = []
     kept: list[int] = []
     broken: list[tuple[int, str]] = []
     progress(what, 0, len(files))
     with FeatureCache.of(extractor, side) as cache, _one_thread_each(extractor):
-        done = 0
-        for part in _looked(files, extractor, side, cache.known):
+        step, done = _FEW if extractor.device.type == "cpu" else _MANY, 0
+
+        def look(start: int) -> list[_Looked]:
+            return _look(range(start, min(start + step, len(files))), files, extractor, side, cache.known)
+
+        for part in in_order(look, range(0, len(files), step), min(8, os.cpu_count() or 1)):
             found = cache.read([one.digest for one in part if one.row is None and not one.wrong])
             lost = [one.place for one in part if one.row is None and not one.wrong and one.digest not in found]
             again = iter(_look(lost, files, extractor, side, frozenset()))
@@ -121,16 +112,6 @@ def _look(
     return [one._replace(row=rows.get(one.place)) for one in found]
 
 
-def _looked(files: Sequence[Path], extractor: Extractor, side: int, known: frozenset[bytes]) -> Iterator[list[_Looked]]:
-    """Yield the files in parts, at which threads look."""
-    step = _FEW if extractor.device.type == "cpu" else _MANY
-
-    def look(start: int) -> list[_Looked]:
-        return _look(range(start, min(start + step, len(files))), files, extractor, side, known)
-
-    yield from in_order(look, range(0, len(files), step), min(8, os.cpu_count() or 1))
-
-
 @contextmanager
 def _one_thread_each(extractor: Extractor) -> Iterator[None]:
     """On a CPU, let torch use one thread for each of ours: threads that share an image wait for each other."""
@@ -144,15 +125,10 @@ def _one_thread_each(extractor: Extractor) -> Iterator[None]:
 
 
 class FeatureCache:
-    """Rows of features under the hashes of their files.
+    """Rows of features under the hashes of their files; ``key`` is of all else that they depend on."""
 
-    Args:
-        key: of all that the features depend on beside the files.
-        folder: of the cache; by default one in ``faverage.storage.cache_folder()``.
-    """
-
-    def __init__(self, key: str, folder: Path | None = None) -> None:
-        self.file = (folder or cache_folder() / "features") / f"{key[:32]}.sqlite"
+    def __init__(self, key: str) -> None:
+        self.file = cache_folder() / "features" / f"{key[:32]}.sqlite"
         self.known: frozenset[bytes] = frozenset()
         self._open: sqlite3.Connection | None = None
 

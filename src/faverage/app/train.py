@@ -1,4 +1,4 @@
-"""A model from a folder of photos, from nothing, or from a finished run."""
+"""New models: from a folder of photos, from nothing, from a finished run; and the embedded one, which knows digits."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from faverage.fscil import FewShotLearner
 from faverage.fscil.heads import base_heads, fit_head, unit
 from faverage.fscil.images import ImageBackbone
 from faverage.report.page import duration
+from faverage.storage import read_tensors
 from faverage.vision import (
     Augment,
     BaseModel,
@@ -46,8 +47,6 @@ from faverage.vision import (
 )
 from faverage.vision import transforms_for as usual_transforms
 
-__all__ = ["Trained", "base_learner", "empty_model", "how_to_train", "train_from_run", "train_model"]
-
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]
 How = Literal["ready", "fine-tune", "from-scratch"]
@@ -55,22 +54,18 @@ How = Literal["ready", "fine-tune", "from-scratch"]
 # side of the stored squares
 SIDES = {"resnet18_small": 84, "resnet18_large": 256} | {f"efficientnet_lite{i}": 256 for i in range(3)}
 TINY = 32
+SHIPPED, DIGITS, DIGITS_SIDE = "digits.safetensors", "digits", 16  # the embedded model
+GREY = (0.5, 0.5, 0.5)
 LAYOUT = "expected one sub-folder a class, such as IMAGES/cat/1.jpg and IMAGES/dog/2.png"
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A new model, and how well it does on the pictures that were held out.
+    """A new model, and how well it does on the pictures that were held out."""
 
-    Attributes:
-        model: in its folder.
-        accuracy: share of right answers.
-        held_out: number of these pictures.
-    """
-
-    model: Model
-    accuracy: float
-    held_out: int
+    model: Model  # in its folder
+    accuracy: float  # share of right answers
+    held_out: int  # number of these pictures
 
 
 def train_model(
@@ -226,28 +221,31 @@ def _look_and_learn(
     said = learner.predict(known.views)  # of what was held out from the heads
     learner.backbone = eyes
     own = {name: seen.kept[numbers == c] for c, name in enumerate(names)}
-    made = Model.create(
-        out,
-        learner,
-        side=side,
-        counts={name: len(rows) for name, rows in own.items()},
-        thumbnails={name: [open_picture(files[i].read_bytes()) for i in rows[:5]] for name, rows in own.items()},
-        device=device,
-    )
-    file = dict(zip(ids_of(seen.views), (files[i] for i in seen.kept), strict=True))
-    _keep_pictures(made, lambda example: open_picture(file[example].read_bytes()))
+    rows = dict(zip(ids_of(seen.views), seen.kept, strict=True))
+    made = _create(out, learner, own, rows, lambda i: open_picture(files[i].read_bytes()), side=side, device=device)
     return Trained(made, float((said == np.array(known.classes)[known.labels]).mean()), len(known.labels))
 
 
-def _keep_pictures(model: Model, picture: Callable[[str], Image.Image]) -> None:
-    """Keep small pictures of the held-out examples of a new model, one of each class in turn.
+def _create(
+    out: Path,
+    learner: FewShotLearner,
+    own: dict[str, Array],
+    rows: dict[str, int],
+    picture: Callable[[int], Image.Image],
+    *,
+    side: int,
+    device: str,
+) -> Model:
+    """Write a model of base classes, with thumbnails, and small pictures of the held-out examples.
 
-    They take half of the room at most: the other half is for what will be taught.
+    These are one of each class in turn, and take half of the room at most: the other half is for what will be taught.
 
-    Args:
-        model: with base classes alone.
-        picture: returns that of an example, by its name.
+    Pictures have numbers, for which ``picture`` returns them: those of each class are in ``own``, those of examples, by
+    the examples' names, in ``rows``.
     """
+    counts = {name: len(numbers) for name, numbers in own.items()}
+    first = {name: [picture(i) for i in numbers[:5]] for name, numbers in own.items()}
+    model = Model.create(out, learner, side=side, counts=counts, thumbnails=first, device=device)
     known = model.learner.known
     names, store = ids_of(known.views), Pictures(model.folder, model.side, MOST_BYTES // 2)
     turns = [(known.labels[:row] == c).sum() for row, c in enumerate(known.labels)]
@@ -257,7 +255,7 @@ def _keep_pictures(model: Model, picture: Callable[[str], Image.Image]) -> None:
     def packed(place: int) -> tuple[str, bytes]:
         name = names[order[place]]
         try:
-            return name, store.packed(picture(name))
+            return name, store.packed(picture(rows[name]))
         except (OSError, ModelError):  # a file that went away since it was looked at
             return name, b""
 
@@ -267,6 +265,7 @@ def _keep_pictures(model: Model, picture: Callable[[str], Image.Image]) -> None:
             break
         files |= {name: data} if data else {}
     store.keep(files)
+    return model
 
 
 def _views(views: Sequence[str]) -> tuple[str, ...]:
@@ -349,26 +348,27 @@ def train_from_run(run: Path, out: Path, *, device: str = "auto", progress: Prog
     return _finish(model, out, pictures.images[rows], pictures.labels[rows], names, aside, device, config.seed)
 
 
-def base_learner(
+def _finish(
     model: BaseModel,
+    out: Path,
     images: Array,
     numbers: Array,
-    names: Sequence[str],
+    names: list[str],
     aside: Array,
-    *,
     device: str,
     seed: int,
     views: Sequence[str] = ("plain",),
     refit: bool = False,
-) -> FewShotLearner:
-    """Return a learner of base classes whose backbone and head are trained.
+) -> Trained:
+    """Make a model of base classes whose backbone and head are trained.
 
     Args:
         model: trained on what is not held out.
+        out: the folder of the model.
         images: uint8 ``(n, S, S, 3)``.
-        numbers: class of each, in 0 … C-1.
+        numbers: class of each ``(n,)``, in 0 … C-1.
         names: of the C classes.
-        aside: mask of the images that were held out; they become the memory.
+        aside: mask ``(n,)`` of the images that were held out; they become the memory.
         device: where to look at the images.
         seed: of the learner.
         views: ways to look at each image.
@@ -389,39 +389,15 @@ def base_learner(
     else:
         heads = {v: head.of_rows(order) for v, head in zip(views, base_heads(model, views), strict=True)}
     labels = np.array(names)[numbers[aside]]
-    return FewShotLearner(model, views=views, device=device, seed=seed).fit_base(
-        images[aside], labels, head=heads, prototypes=means
-    )
-
-
-def _finish(
-    model: BaseModel,
-    out: Path,
-    images: Array,
-    numbers: Array,
-    names: list[str],
-    aside: Array,
-    device: str,
-    seed: int,
-    views: Sequence[str] = ("plain",),
-    refit: bool = False,
-) -> Trained:
-    options: dict[str, Any] = {"device": device, "seed": seed, "views": views, "refit": refit}
-    learner = base_learner(model, images, numbers, names, aside, **options)
+    learner = FewShotLearner(model, views=views, device=device, seed=seed)
+    learner.fit_base(images[aside], labels, head=heads, prototypes=means)
     said = learner.predict(images[aside])
     own = {name: np.flatnonzero(numbers == c) for c, name in enumerate(names)}
-    made = Model.create(
-        out,
-        learner,
-        side=images.shape[1],
-        counts={name: len(rows) for name, rows in own.items()},
-        thumbnails={name: [images[i] for i in rows[:5]] for name, rows in own.items()},
-        device=device,
+    rows = dict(zip(ids_of(learner.known.views), np.flatnonzero(aside).tolist(), strict=True))
+    made = _create(
+        out, learner, own, rows, lambda i: Image.fromarray(np.asarray(images[i])), side=images.shape[1], device=device
     )
-    row = dict(zip(ids_of(learner.known.views), np.flatnonzero(aside), strict=True))
-    _keep_pictures(made, lambda example: Image.fromarray(np.asarray(images[row[example]])))
-    accuracy = float((said == np.array(names)[numbers[aside]]).mean())
-    return Trained(made, accuracy, int(aside.sum()))
+    return Trained(made, float((said == labels).mean()), int(aside.sum()))
 
 
 def _classes(folder: Path) -> tuple[list[str], list[Item]]:
@@ -463,3 +439,49 @@ def _largest(items: Sequence[Item]) -> int:
         except Exception:  # what cannot be read is left out later, with words
             continue
     return largest or SIDES["resnet18_small"]
+
+
+def digits_model(folder: str | Path) -> Model:
+    """Return the model of digits, as people draw them, in ``folder``, and make it first where there is none.
+
+    It is made of what ``tools/digits_model.py`` has trained.
+    """
+    if (Path(folder) / "model.json").is_file():
+        return Model.load(folder, device="cpu")
+    about, tensors = read_tensors(Path(__file__).with_name(SHIPPED), DIGITS)
+    model = network_of(about, tensors)
+    names = [str(digit) for digit in range(10)]
+    learner = FewShotLearner(model, device="cpu").fit_base(
+        _coloured(tensors["kept"]),
+        np.array(names)[tensors["labels"].numpy()],
+        head=(tensors["head.weight"].numpy().copy(), tensors["head.bias"].numpy().copy()),
+        prototypes=tensors["prototypes"].numpy().copy(),
+    )
+    first = _coloured(tensors["shown"]).reshape(10, -1, DIGITS_SIDE, DIGITS_SIDE, 3)
+    try:
+        return Model.create(
+            folder,
+            learner,
+            side=DIGITS_SIDE,
+            counts=dict(zip(names, about["counts"], strict=True)),
+            thumbnails=dict(zip(names, first, strict=True)),
+            device="cpu",
+        )
+    except ModelError:
+        if (Path(folder) / "model.json").is_file():  # another process made it meanwhile
+            return Model.load(folder, device="cpu")
+        raise
+
+
+def network_of(about: dict[str, Any], tensors: dict[str, torch.Tensor]) -> BaseModel:
+    """Return the network of tensors of 16 bits."""
+    network = get_backbone("tiny", dimension=about["dimension"])
+    weights = {name.removeprefix("backbone."): x for name, x in tensors.items() if name.startswith("backbone.")}
+    network.load_state_dict({name: x.float() if x.is_floating_point() else x for name, x in weights.items()})
+    head = tensors["head.weight"].clone(), tensors["head.bias"].clone()
+    return BaseModel(network.eval(), "linear", *head, None, Evaluate(DIGITS_SIDE, mean=GREY, std=GREY))
+
+
+def _coloured(grey: torch.Tensor) -> Array:
+    """Return drawings ``(n, 16, 16)`` in three channels, uint8 ``(n, 16, 16, 3)``."""
+    return np.repeat(grey.numpy()[..., None], 3, axis=-1)

@@ -21,8 +21,6 @@ from faverage.app.pictures import example_ids
 if TYPE_CHECKING:
     from faverage.app.model import Model
 
-__all__ = ["merge_zip", "read_pictures", "write_model_zip", "write_pictures"]
-
 MOST_PICTURES = 1000
 MOST_FILES = 10_000  # of a model
 PICTURES_UNPACKED = 200_000_000  # bytes, which are in memory together
@@ -54,9 +52,7 @@ def write_pictures(model: Model, file: IO[bytes]) -> int:
 def read_pictures(file: IO[bytes], most_bytes: int) -> list[tuple[str, str, bytes]]:
     """Return class, path in the zip, and bytes of every picture in a zip of folders; ModelError where it is none.
 
-    Args:
-        file: the zip.
-        most_bytes: of one picture.
+    A picture may have ``most_bytes``.
     """
     found = []
     with _opened(file, MOST_PICTURES, PICTURES_UNPACKED) as packed:
@@ -91,13 +87,7 @@ def write_model_zip(model: Model, file: IO[bytes]) -> None:
 
 
 def merge_zip(model: Model, file: IO[bytes], scratch: Path) -> list[str]:
-    """Merge the model in a zip; return the names of the classes that are new.
-
-    Args:
-        model: that learns.
-        file: what ``write_model_zip`` wrote, or a zip of a model's folder.
-        scratch: an empty folder.
-    """
+    """Merge the model in a zip of its folder, by way of an empty one; return the names of the classes that are new."""
     with _opened(file, MOST_FILES, MODEL_UNPACKED) as packed:
         tops = [info.filename[: -len("model.json")] for info in packed.infolist() if _name(info) == "model.json"]
         if len(tops) != 1 or tops[0].count("/") > 1:

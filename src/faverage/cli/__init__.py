@@ -9,7 +9,13 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; ``--version`` and ``doctor`` need nothing that may be missing or slow to load."""
+    """Run the command line; ``--version`` and ``doctor`` need nothing that may be missing or slow to load.
+
+    >>> from unittest import mock
+    >>> with mock.patch("sys.argv", ["faverage", "--version"]):  # what a terminal would pass on
+    ...     main()  # doctest: +ELLIPSIS
+    faverage ...
+    """
     if sys.argv[1:] == ["--version"]:
         print(f"faverage {__version__}")
         return

@@ -98,8 +98,14 @@ def fuse(
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Count rows that a file lacks as 'no answer'.")
     ] = False,
-    id: Annotated[str | None, typer.Option(help="The column of ids.", show_default="the first")] = None,
-    label: Annotated[str | None, typer.Option(help="The column of labels.", show_default="label")] = None,
+    id: Annotated[str | None, typer.Option(help="The column of ids in every file.", show_default="the first")] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="The column of true classes in the file of --labels, as in --label species.",
+            show_default="label, or the only one beside the ids",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.", show_default="0")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
 ) -> None:
@@ -206,7 +212,7 @@ def forecasts(
 def run(
     dataset: Annotated[str | None, typer.Argument(help="A benchmark.", show_default="digits")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results.", show_default="runs/DATASET")] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings, or the paper's: table4, …")] = None,
     save_features: Annotated[
         Path | None, typer.Option(help="File (.npz) for features of shots and tests, to give to --features.")
     ] = None,

@@ -12,12 +12,4 @@ from faverage.data.datasets import (  # noqa: F401 - they register their benchma
 )
 from faverage.data.registry import benchmark_names, load_benchmark, register_benchmark
 
-__all__ = [
-    "Benchmark",
-    "DataError",
-    "Session",
-    "benchmark_names",
-    "draw_shots",
-    "load_benchmark",
-    "register_benchmark",
-]
+__all__ = ["Benchmark", "DataError", "Session", "benchmark_names", "draw_shots", "load_benchmark", "register_benchmark"]

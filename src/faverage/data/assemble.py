@@ -39,26 +39,13 @@ def assemble_files(
     lists: Sequence[Sequence[int]] | None = None,
     most_test: int | None = None,
 ) -> Benchmark:
-    """Build a benchmark from image files.
+    """Build a benchmark from image files, ``items``: all that it may use, among which ``lists`` are positions.
 
-    Args:
-        request: What the caller asked for.
-        name: The benchmark's name.
-        image_size: Its usual image size, where the caller asks for none.
-        class_names: The name of each label.
-        items: All images that it may use.
-        protocol: The numbers of classes.
-        lists: For each session, positions in ``items`` of its training images; None: draw them.
-        most_test: At most so many test images a class, where they are drawn too.
+    ``image_size`` is its usual one, where the caller asks for none; the other arguments are those of ``assemble``.
     """
     size = request.size or image_size
     images, kept, skipped = open_store(
-        name,
-        items,
-        store_size(size),
-        cache=request.cache,
-        workers=request.workers,
-        progress=request.progress,
+        name, items, store_size(size), cache=request.cache, workers=request.workers, progress=request.progress
     )
     if skipped:
         first = "; ".join(f"{shown(image)} ({reason})" for image, reason in skipped[:3])
@@ -125,8 +112,7 @@ def assemble(
     if lists is None:
         sessions = drawn_sessions(stored, test, names, protocol, shots, request.seed)
     else:
-        index = {int(position): i for i, position in enumerate(kept)}
-        sessions, shots = listed_sessions(lists, labels.tolist(), index, test, names, protocol)
+        sessions, shots = listed_sessions(lists, labels, kept, test, names, protocol)
         listed = shots if shots == request.shots else 1
         for session in sessions:
             train = session.train
@@ -164,8 +150,8 @@ def read_lists(folder: Path, protocol: Protocol) -> list[list[str]]:
 
 def listed_sessions(
     lists: Sequence[Sequence[int]],
-    labels: Sequence[int],
-    kept: dict[int, int],
+    labels: Indices,
+    kept: Indices,
     test: NDArray[np.bool_],
     class_names: Sequence[str],
     protocol: Protocol,
@@ -174,8 +160,8 @@ def listed_sessions(
 
     Args:
         lists: For each session, positions of its training images in the list of all images.
-        labels: Label of each of all images.
-        kept: Position in the list of all images -> index in the store, for the images that could be used.
+        labels: ``(m,)``, label of each of all images.
+        kept: ``(n,)``, position of each stored image in the list of all images.
         test: ``(n,)``, whether a stored image is a test image.
         class_names: The name of each label.
         protocol: The numbers of classes that the lists must have.
@@ -183,14 +169,12 @@ def listed_sessions(
     Returns:
         The sessions, and the number of shots that the lists give each new class.
     """
-    stored_labels = np.full(len(test), -1, dtype=np.int64)
-    for position, index in kept.items():
-        stored_labels[index] = labels[position]
+    index = {int(position): i for i, position in enumerate(kept)}
     known: set[int] = set()
     sessions = []
     shots = 0
     for k, positions in enumerate(lists):
-        counts = Counter(labels[position] for position in positions)
+        counts = Counter(labels[list(positions)].tolist())
         classes = tuple(sorted(counts))
         repeated = known & set(classes)
         if repeated:
@@ -206,8 +190,8 @@ def listed_sessions(
             )
         known |= set(classes)
         shots = max([shots, *counts.values()]) if k else 0
-        train = np.array([kept[position] for position in positions if position in kept], dtype=np.int64)
-        sessions.append(Session(classes, train, np.flatnonzero(test & np.isin(stored_labels, classes))))
+        train = np.array([index[position] for position in positions if position in index], dtype=np.int64)
+        sessions.append(Session(classes, train, np.flatnonzero(test & np.isin(labels[kept], classes))))
     return sessions, shots
 
 

@@ -211,19 +211,13 @@ def in_order(do: Callable[[int], T], starts: range, workers: int) -> Generator[T
             pool.shutdown(cancel_futures=True)
 
 
-class _Reader:
+class _Reader(ExitStack):
     """Reads the bytes of items; keeps each zip archive open once, for all threads."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._archives: dict[Path, zipfile.ZipFile] = {}
         self._lock = threading.Lock()
-
-    def __enter__(self) -> _Reader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for archive in self._archives.values():
-            archive.close()
 
     def read(self, item: Item) -> bytes:
         """The bytes of one image file."""
@@ -231,5 +225,5 @@ class _Reader:
             return read_regular(item.file, _MOST_BYTES)
         with self._lock:
             if item.file not in self._archives:
-                self._archives[item.file] = zipfile.ZipFile(item.file)
+                self._archives[item.file] = self.enter_context(zipfile.ZipFile(item.file))
         return self._archives[item.file].read(item.member)

@@ -21,25 +21,24 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from faverage.afa.explain import Explanation, from_shares, names_of
 from faverage.afa.network import DEFAULT_MEANS, MeanSpec
 from faverage.errors import UserError
-from faverage.estimators.class_weight import weigh_classes
-from faverage.estimators.conformal import sets_of, threshold
-from faverage.estimators.ensemble import (
+from faverage.estimators.held_out import HeldOut, Metric, log_scores, metric_of, rows_to_keep, sets_of, threshold, tune
+from faverage.estimators.members import (
     Ensemble,
+    check_labels,
     check_shared,
+    encode,
     fold_values,
     plain_folds,
+    predict_values,
+    steady,
     stratified_folds,
     take,
+    union,
 )
-from faverage.estimators.held_out import HeldOut, rows_to_keep
-from faverage.estimators.members import check_labels, encode, predict_values, steady, union
-from faverage.estimators.offsets import Metric, log_scores, metric_of, tune
-from faverage.estimators.outputs import Targets, as_table, fold_outputs, read_joint, read_targets
+from faverage.estimators.outputs import Answer, Targets, as_table, fold_outputs, read_joint, read_targets, weigh_classes
 from faverage.estimators.regression import build_means, fit_quantile, fit_regression, level_of
 from faverage.fusion import FUSERS, Fuser, get_fuser
 from faverage.fusion.align import align
-
-__all__ = ["AFAClassifier", "AFARegressor"]
 
 Array = NDArray[Any]
 
@@ -172,9 +171,8 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         weights = weigh_classes(self.class_weight, self._labels, codes, weight)
         keep = rows_to_keep(rows, weight, len(live) * sum(map(len, self._labels)))
         self._fusers, sample = [], []
-        for j, labels in enumerate(self._labels):
-            aligned = [align(*zip(*(member[j] for member in fold), strict=True), all_classes=labels) for fold in folds]
-            scores = steady(np.concatenate([part.scores for part in aligned]))
+        for j in range(len(self._labels)):
+            scores = steady(np.concatenate([self._aligned(fold, j) for fold in folds]))
             self._fusers.append(get_fuser(fuser).fit(scores, codes[:, j], weights[j]))
             sample.append(scores[keep].astype(np.float32))
         kept = [None if w is None else w[keep] for w in weights]
@@ -198,7 +196,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
                 needs it.
             sample_weight: ``(n,)``.
         """
-        live, fuser, first = self._live_members(), get_fuser(self.fuser, **(self.fuser_options or {})), False
+        live, fuser = self._live_members(), get_fuser(self.fuser, **(self.fuser_options or {}))
         if self.metric is not None:
             raise UserError("metric chooses on held-out rows, which a stream has not: use fit", what="metric")
         if isinstance(self.class_weight, str):
@@ -208,15 +206,14 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
                 hint="give a dict from labels to weights, or use fit",
             )
         targets = read_targets(y)
-        if not hasattr(self, "_fusers"):
-            first, labels = True, _given_classes(classes, targets)
+        first = not hasattr(self, "_fusers")
+        labels = _given_classes(classes, targets) if first else self._labels
         X, weight = self._check_input(X, y, sample_weight, reset=first)
         if first:
             self._several = targets.several
             self._indicator = targets.several and all(names.tolist() == [0, 1] for names in labels)
             said = self._read_fitted(live, X, labels)
-            scores = [align(*zip(*(one[j] for one in said), strict=True), all_classes=names).scores
-                      for j, names in enumerate(self._labels)]  # fmt: skip
+            scores = [self._aligned(said, j) for j in range(len(self._labels))]
         else:
             scores = self._member_scores(X)
         codes = self._codes(targets)
@@ -328,8 +325,8 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
         self.classes_ = many if self._several else self._labels[0]
         self.fuser_ = self._fusers if self._several else self._fusers[0]
 
-    def _read_fitted(self, live: list[tuple[str, Any]], X: Any, labels: list[Array]) -> list[list[tuple[Array, Array]]]:
-        """Find out how to read fitted members, and all labels; return scores ``(n, C)`` and classes by member, output.
+    def _read_fitted(self, live: list[tuple[str, Any]], X: Any, labels: list[Array]) -> list[list[Answer]]:
+        """Find out how to read fitted members, and all labels; return what they answer ``(n, C)``, by member, output.
 
         ``labels`` are those ``(N_j,)`` of each output that y has.
         """
@@ -339,7 +336,7 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
             parts = [joint.parts[j] for joint in self._members]
             check_shared(names, parts)
             self._labels.append(union([names, *(part.classes for part in parts)]))
-        return [[(s, p.classes) for s, p in zip(scores, joint.parts, strict=True)] for joint, scores in read]
+        return [answers for _, answers in read]
 
     def _codes(self, targets: Targets) -> Array:
         """Return the positions ``(n, m)`` of y's labels among those that are known, or raise UserError."""
@@ -360,11 +357,13 @@ class AFAClassifier(ClassifierMixin, Ensemble):  # type: ignore[misc]
 
     def _member_scores(self, X: Any) -> list[Array]:
         self._check_predict(X)
-        answers = [joint.scores(X) for joint in self._members]
-        return [
-            align([a[j] for a in answers], [m.parts[j].classes for m in self._members], all_classes=labels).scores
-            for j, labels in enumerate(self._labels)
-        ]
+        answers = [joint.answers(X) for joint in self._members]
+        return [self._aligned(answers, j) for j in range(len(self._labels))]
+
+    def _aligned(self, answers: list[list[Answer]], j: int) -> Array:
+        """Return the scores ``(n, K, N_j)`` of one output, from what the members answer ``(n, C)``."""
+        scores, classes = zip(*(member[j] for member in answers), strict=True)
+        return align(scores, classes, all_classes=self._labels[j]).scores
 
     def _fused(self, X: Any) -> list[Array]:
         """Return the probabilities ``(n, N_j)`` of each output."""

@@ -1,4 +1,4 @@
-"""Labels in one column or several, and classifiers that answer for each of them.
+"""Labels in one column or several, what each class counts, and classifiers that answer for each of them.
 
 y is ``(n,)``, a matrix ``(n, m)`` of zeros and ones (multi-label), or m columns of classes ``(n, m)`` (multi-output).
 Members are fitted to y as it is; each output has its own part of what they answer, and its own fuser.
@@ -6,6 +6,8 @@ Members are fitted to y as it is; each output has its own part of what they answ
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,6 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from faverage.errors import UserError
-from faverage.estimators.ensemble import take
 from faverage.estimators.members import (
     Member,
     are_probabilities,
@@ -23,9 +24,11 @@ from faverage.estimators.members import (
     encode,
     fit_member,
     method_of,
+    take,
 )
 
 Array = NDArray[Any]
+Answer = tuple[Array, Array]  # of one member for one output: probabilities (n, C) of C classes, and these
 _RARE = 5  # combinations of labels in fewer rows than this are dealt to folds together
 
 
@@ -127,6 +130,53 @@ def as_table(y: Any) -> Any:
     return np.asarray(y) if getattr(y, "ndim", 1) == 2 else y
 
 
+def weigh_classes(given: Any, labels: list[Array], codes: Array, weight: Array | None) -> list[Array | None]:
+    """Return the weights of the rows for the fuser of each output, m arrays ``(n,)``; None where all are one.
+
+    Args:
+        given: ``"balanced"`` (all classes of an output weigh the same together), a dict from labels to weights in which
+            labels that it lacks have weight 1, or None.
+        labels: of each output ``(N_j,)``.
+        codes: ``(n, m)``, positions in them.
+        weight: the rows' own weights ``(n,)``, which are multiplied.
+
+    >>> weigh_classes("balanced", [np.array(["no", "yes"])], np.array([[0], [0], [0], [1]]), None)
+    [array([0.66666667, 0.66666667, 0.66666667, 2.        ])]
+    """
+    if given is None:
+        return [weight] * len(labels)
+    own = np.ones(len(codes)) if weight is None else weight
+    if isinstance(given, str) and given == "balanced":
+        totals = [np.bincount(column, own, len(names)) for column, names in zip(codes.T, labels, strict=True)]
+        factors = [own.sum() / (np.count_nonzero(total) * np.where(total > 0, total, 1.0)) for total in totals]
+    elif isinstance(given, Mapping):
+        _check_weights(given, labels)
+        factors = [np.array([float(given.get(label, 1.0)) for label in names.tolist()]) for names in labels]
+    else:
+        raise UserError(
+            f"class_weight must be None, 'balanced' or a dict from labels to weights, got {given!r}",
+            what="class_weight",
+        )
+    found: list[Array | None] = []
+    for j, factor in enumerate(factors):
+        found.append(own * factor[codes[:, j]])
+        if not found[-1].any():  # type: ignore[union-attr]
+            raise UserError("class_weight leaves no row of non-zero weight", what="class_weight")
+    return found
+
+
+def _check_weights(given: Mapping[Any, Any], labels: list[Array]) -> None:
+    for label, value in given.items():
+        if isinstance(value, str) or not np.isscalar(value) or not 0 <= float(value) < np.inf:  # type: ignore[arg-type]
+            raise UserError(
+                f"class_weight must have non-negative numbers, got {value!r} for {label!r}", what="class_weight"
+            )
+    known = {label for names in labels for label in names.tolist()}
+    strangers = [label for label in given if label not in known]
+    if strangers:  # no error: a fold of a cross-validation may lack a rare class
+        warnings.warn(f"class_weight has {strangers[0]!r}, which is not among the labels of y", stacklevel=4)
+
+
 @dataclass(frozen=True)
 class Joint:
     """A fitted classifier and how to read its answers, output by output.
@@ -141,18 +191,18 @@ class Joint:
     several: bool
     logits: bool = False
 
-    def scores(self, X: Any) -> list[Array]:
-        """Return probabilities of the member's own classes, for each output ``(n, N_j)``."""
+    def answers(self, X: Any) -> list[Answer]:
+        """Return probabilities ``(n, C)`` of the member's own classes ``(C,)``, and these, for each output."""
         one = self.parts[0]
         outputs = call_model(one.name, one.model, one.method, X, several=self.several)
         columns = _split(one.name, outputs, one.method, len(self.parts), self.logits) if self.several else [outputs]
-        return [part.convert(column) for part, column in zip(self.parts, columns, strict=True)]
+        return _converted(self.parts, columns)
 
 
 def read_joint(
     name: str, model: Any, X: Any, labels: list[Array], *, several: bool, names: list[Array] | None = None
-) -> tuple[Joint, list[Array]]:
-    """Find out how to read a fitted classifier; return that, and its probabilities ``(n, N_j)`` for each output.
+) -> tuple[Joint, list[Answer]]:
+    """Find out how to read a fitted classifier; return that, and what it answers for each output ``(n, C)``.
 
     Args:
         name: of the member.
@@ -176,22 +226,24 @@ def read_joint(
         own = usual if mine is None else np.asarray(mine)
         classes = own if names is None else names[j][own.astype(np.int64)]
         parts.append(Member(name, model, method, own, classes, logits=not method and not are_probabilities(column)))
-    scores = [part.convert(column) for part, column in zip(parts, columns, strict=True)]
-    return Joint(parts, several, bool(logits)), scores
+    return Joint(parts, several, bool(logits)), _converted(parts, columns)
 
 
 def fold_outputs(
     name: str, model: Any, train: Array, test: Array, X: Any, targets: Targets, weight: Array | None
-) -> list[tuple[Array, Array]]:
-    """Fit a classifier on rows ``train``; return probabilities ``(r, C)`` of rows ``test`` ``(r,)``, and the C classes.
+) -> list[Answer]:
+    """Fit a classifier on rows ``train``; return its answers ``(r, C)`` for rows ``test`` ``(r,)``, one an output.
 
-    One pair an output; ``weight`` is ``(n,)``.
+    ``weight`` is ``(n,)``.
     """
     part = None if weight is None else weight[train]
     fit_member(name, model, take(X, train), targets.given[train], part)
-    rows = take(X, test)
-    joint, scores = read_joint(name, model, rows, targets.known(train), several=targets.several, names=targets.names)
-    return [(s, member.classes) for s, member in zip(scores, joint.parts, strict=True)]
+    known = targets.known(train)
+    return read_joint(name, model, take(X, test), known, several=targets.several, names=targets.names)[1]
+
+
+def _converted(parts: list[Member], columns: list[Array]) -> list[Answer]:
+    return [(part.convert(column), part.classes) for part, column in zip(parts, columns, strict=True)]
 
 
 def _split(name: str, outputs: Array | list[Array], method: str, m: int, logits: bool) -> list[Array]:

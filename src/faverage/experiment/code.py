@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["base_code", "features_code", "method_code", "record_code", "sweep_code"]
 
-_FEATURES = ("faverage.experiment.base", "faverage.features.files", "faverage.data")
+_FEATURES = ("faverage.experiment.base", "faverage.features", "faverage.data")
 
 
 def base_code(config: RunConfig) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from faverage.data import benchmark_names
+from faverage.data.datasets.digits import PROTOCOL as DIGITS
 from faverage.experiment.given import (
     Layers,
     check_names,
@@ -24,7 +26,7 @@ from faverage.experiment.given import (
 )
 from faverage.experiment.recipes import recipe_of
 from faverage.experiment.settings import ConfigError, Setting, as_float, check_settings, declared, setting
-from faverage.features import check_chosen, file_views
+from faverage.features import FeatureSet, check_chosen, file_views
 from faverage.fscil import FewShotLearner
 from faverage.fscil.fusers import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
@@ -52,6 +54,7 @@ DEFAULT_METHODS = (
 """What a run compares by default: the fusers, and two heads alone."""
 RIVAL_METHODS = RIVALS  # those registered from outside, too
 
+_CONFIGS = Path(__file__).parent / "configs"  # the paper's tables and figures
 _MOST_SEED = 2**32 - 1
 _LEARNER = {name: one.default for name, one in inspect.signature(FewShotLearner).parameters.items()}
 
@@ -281,8 +284,11 @@ class RunConfig:
 
     @classmethod
     def build(cls, dataset: str | None, file: Path | None, given: dict[str, Any]) -> RunConfig:
-        """Lay the data set's recipe, a YAML file and given settings (None: not given) over the defaults."""
-        settings = read_yaml(file) if file is not None else {}
+        """Lay the data set's recipe, a YAML file and given settings (None: not given) over the defaults.
+
+        The file may also be the name of one that comes with faverage, such as ``table4``.
+        """
+        settings = read_yaml(_found(file)) if file is not None else {}
         given = of_today({name: value for name, value in given.items() if value is not None})
         name = dataset or settings.get("dataset", "digits")
         if name not in benchmark_names():
@@ -301,6 +307,8 @@ class RunConfig:
         merged["methods"] = methods_of(merged.get("methods", DEFAULT_METHODS), (*RIVAL_METHODS, *DEFAULT_METHODS))
         ready = merged.get("features")
         there = file_views(Path(ready)) if isinstance(ready, str) and Path(ready).is_file() else None
+        if dataset is None and "dataset" not in settings and isinstance(ready, str) and Path(ready).is_file():
+            _check_digits(Path(ready))
         merged["views"], count = views_of(layers, there or cls.views)
         merged["seeds"] = seeds_of(merged.get("seeds"))
         if merged["seeds"]:
@@ -322,7 +330,7 @@ class RunConfig:
         return config
 
     def check(self) -> None:
-        """Raise ConfigError where a setting cannot be."""
+        """Raise ConfigError where a setting is invalid."""
         for method in self.methods:
             if method not in all_methods():
                 raise ConfigError(f"unknown method '{method}'; known are: {', '.join(all_methods())}")
@@ -405,6 +413,31 @@ def _described(one: Setting) -> str:
 
 
 RunConfig.__doc__ = "\n".join([f"{RunConfig.__doc__}\n\n    Attributes:", *map(_described, SETTINGS.values())])
+
+
+def _found(file: Path) -> Path:
+    """Return a file of settings: the one of that path, or one that comes with faverage."""
+    if file.is_file():
+        return file
+    own = {one.stem: one for one in sorted(_CONFIGS.glob("*.yaml"))}
+    # experiments/NAME.yaml is how results and pages name them
+    if file.stem in own and file.suffix in ("", ".yaml") and file.parent in (Path(), Path("experiments")):
+        return own[file.stem]
+    raise ConfigError(f"no such file: {file}; with faverage come: {', '.join(own)}")
+
+
+def _check_digits(features: Path) -> None:
+    """Raise ConfigError for ready features of another data set than digits, which a run has where none is named."""
+    found, usual = (
+        ", ".join(str(len(classes)) for classes in sessions)
+        for sessions in (FeatureSet.load(features).sessions, DIGITS.groups(DIGITS.classes))
+    )
+    if found != usual:
+        raise ConfigError(
+            f"{features} has sessions of {found} classes, and digits, the data set where none is named, of {usual}: "
+            f"name that of the features, as in: faverage run mini-imagenet --features {shlex.quote(str(features))}; "
+            f"known are: {', '.join(benchmark_names())}"
+        )
 
 
 def _networks_of(layers: Layers, lr: Any, batch_size: Any) -> tuple[dict[str, Any], ...]:

@@ -23,7 +23,28 @@ _BALANCES = (0.25, 0.5, 1.0, 1.5, 2.5, 4.0, 6.0)
 def run_method(method: str, features: FeatureSet, config: RunConfig, *, trade: bool = False) -> dict[str, Any]:
     """Take one fuser through all sessions; return its metrics, and what it learned, as plain data.
 
-    With ``trade``, ``afa`` has the metrics after the last session by ``balance``, too.
+    Args:
+        method: name of a fuser, or of a head alone: ``prototypes``, ``no-fine-tuning``.
+        features: what it sees.
+        config: settings of the learner.
+        trade: for ``afa``, whether to add the metrics after the last session by ``balance``.
+
+    Returns:
+        ``sessions``, the metrics after each; ``summary``, those of all together; ``confusion``, ``history``, ``chosen``
+        and ``explanation``, what was learned; ``base``, how long the base session took.
+
+    >>> import tempfile
+    >>> from faverage.experiment import RunConfig
+    >>> x = np.eye(3)  # features of three classes; the third one comes after the base session
+    >>> arrays = {"base_memory": x[[0, 1] * 5], "base_memory_labels": [0, 1] * 5, "base_prototypes": x[:2]}
+    >>> arrays |= {"base_head_weight": x[:2], "base_head_bias": np.zeros(2)}
+    >>> arrays |= {"novel": x[[2] * 5], "novel_labels": [2] * 5, "test": x, "test_labels": [0, 1, 2]}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/features.npz", **arrays)
+    ...     features = FeatureSet.load(f"{folder}/features.npz")
+    >>> result = run_method("geometric", features, RunConfig())
+    >>> [session["accuracy"] for session in result["sessions"]], result["summary"]["forgetting"]
+    ([1.0, 1.0], 0.0)
     """
     learner = learner_of(method, config)
     start = time.perf_counter()

@@ -56,13 +56,30 @@ def run(
     Args:
         config: the settings.
         out: folder for the results.
-        command: what was typed, to be told.
-        progress: hears what is being done.
+        command: what was typed, for the report.
+        progress: is called with what is being done, how much of it is done, and of how much (0: not known).
         save_features: a ``.npz`` to write after the base session, which ``features`` reads: what the methods see, but
             without spare examples, which further draws take shots from.
 
     Returns:
         What is in results.json; None in a process that is not the first.
+
+    A run on ready features, which needs no images and no training:
+
+    >>> import tempfile
+    >>> x = np.eye(3)  # features of three classes; the third one comes after the base session
+    >>> arrays = {"base_memory": x[[0, 1] * 5], "base_memory_labels": [0, 1] * 5, "base_prototypes": x[:2]}
+    >>> arrays |= {"base_head_weight": x[:2], "base_head_bias": np.zeros(2)}
+    >>> arrays |= {"novel": x[[2] * 5], "novel_labels": [2] * 5, "test": x, "test_labels": [0, 1, 2]}
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = Path(name)
+    ...     np.savez(folder / "features.npz", **arrays)
+    ...     given = {"features": str(folder / "features.npz"), "methods": ["prototypes", "geometric"], "jobs": 1}
+    ...     results = run(RunConfig.build(None, None, given), folder / "out")
+    ...     print(sorted(file.name for file in (folder / "out").glob("*.*")))
+    ['report.html', 'results.json', 'table.csv', 'table.md', 'table.tex']
+    >>> {name: [s["accuracy"] for s in method["sessions"]] for name, method in results["methods"].items()}
+    {'prototypes': [1.0, 1.0], 'geometric': [1.0, 1.0]}
     """
     if save_features is not None:
         _check_saving(config, save_features)

@@ -68,7 +68,7 @@ class Setting:
     optional: bool = False
 
     def check(self, value: Any) -> None:
-        """Raise ConfigError for a value that cannot be; what is no number, choice or path is checked elsewhere."""
+        """Raise ConfigError for an invalid value; what is no number, choice or path is checked elsewhere."""
         if value is None and self.optional:
             return
         expected = ""
@@ -141,7 +141,7 @@ def as_float(value: Any) -> Any:
 
 
 def check_settings(config: RunConfig, settings: dict[str, Setting]) -> None:
-    """Raise ConfigError where a setting cannot be, alone or beside others."""
+    """Raise ConfigError where a setting is invalid, alone or beside others."""
     for name, one in settings.items():
         one.check(getattr(config, name))
     _check_views(config)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import csv
 import re
-import shutil
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -28,48 +27,30 @@ from faverage.prediction_files.base import Listener, count, some
 from faverage.prediction_files.read import csv_rows, read_parquet
 from faverage.report.tables import csv_table, exact, in_markdown, markdown_table
 
-__all__ = ["Score", "fuse_hub", "score_table"]
-
 Array = NDArray[Any]
 NAME = "faverage-fused"  # of the model that is written
-_DATES, _ENDS, _VALUES = (
-    ("reference_date", "origin_date"),
-    ("target_end_date", "target_date", "date"),
-    ("observation", "value"),
-)
+_DATES = ("reference_date", "origin_date")
+_ENDS = ("target_end_date", "target_date", "date")
+_VALUES = ("observation", "value")
 _OUTPUT = ("output_type", "output_type_id", "value")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @dataclass(frozen=True)
 class Score:
-    """How good the quantiles of one method or model are, over the rows that it has.
+    """How good the quantiles of one method or model are, over the rows that it has."""
 
-    Attributes:
-        name: of the method or model.
-        kind: ``fused``, ``plain``, ``hub`` (its own models) or ``member``.
-        rows: how many there are.
-        wis: mean weighted interval score.
-        relative: the same as a part of the baseline's, on the same rows; None without a baseline.
-        log_relative: the same on the scale log(1 + x), negative quantiles as 0; None where a truth is negative.
-        fused: the mean score of what was fused, on the same rows, as a part of ``wis``.
-        won: dates on which what was fused has the smaller mean score.
-        dates: how many dates there are.
-        half: part of the truth in the interval of 50 %, or None where there are no such levels.
-        most: the same for 95 %.
-    """
-
-    name: str
-    kind: str
-    rows: int
-    wis: float
-    relative: float | None
-    log_relative: float | None
-    fused: float
-    won: int
-    dates: int
-    half: float | None
-    most: float | None
+    name: str  # of the method or model
+    kind: str  # ``fused``, ``plain``, ``hub`` (its own models) or ``member``
+    rows: int  # how many there are
+    wis: float  # mean weighted interval score
+    relative: float | None  # the same as a part of the baseline's, on the same rows; None without a baseline
+    log_relative: float | None  # the same of log(1 + x), negative quantiles as 0; None where a truth is negative
+    fused: float  # the mean score of what was fused, on the same rows, as a part of ``wis``
+    won: int  # dates on which what was fused has the smaller mean score
+    dates: int  # how many dates there are
+    half: float | None  # part of the truth in the interval of 50 %, or None where there are no such levels
+    most: float | None  # the same for 95 %
 
 
 @dataclass(frozen=True)
@@ -146,15 +127,12 @@ def fuse_hub(
         raise UserError(f"{hub} has {count(int((~own).sum()), 'model')} to fuse, at least two are needed")
     y, fused, plain, weights = _walk(found, ~own, versions, calibrate, listener)
     scores = _scores(found, own, baseline, y, fused, plain)
-    partial = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     try:
-        _write(partial, found, fused, scores, weights)
-        partial.chmod(0o755)
-        partial.rename(out)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as fresh:
+            _write(Path(fresh) / "hub", found, fused, scores, weights)
+            (Path(fresh) / "hub").rename(out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return scores
 
 
@@ -233,13 +211,14 @@ def _read(files: list[tuple[str, str, Path]], target: str | None, horizons: set[
             given = [row[j] for j in at]
             if given != last:  # rows of one forecast mostly follow each other
                 last, one = given, None
-                if horizons and at_horizon is not None and _plain(row[at_horizon]) not in horizons:
+                if horizons and at_horizon is not None and row[at_horizon].removesuffix(".0") not in horizons:
                     continue
                 if row[at_date][:10] != date:
                     raise UserError(
                         f"{path} line {line} is of {row[at_date]}, but the file's name says {date}", what=path
                     )
-                one = cells[tuple(_plain(c) if n == "horizon" else c for n, c in zip(columns, given, strict=True))]
+                pairs = zip(columns, given, strict=True)
+                one = cells[tuple(c.removesuffix(".0") if name == "horizon" else c for name, c in pairs)]
                 quantiles = one.setdefault(model, {})
             if one is None:
                 continue
@@ -270,11 +249,7 @@ def _arrays(columns: list[str], cells: dict[tuple[str, ...], dict[str, dict[floa
     """Put quantiles into one array; levels that most forecasts lack are left out, and a model without the others."""
     at = columns.index(_one_of(columns, _DATES, None))
     keys = sorted(cells, key=lambda key: (key[at][:10], key))
-    often: dict[float, int] = defaultdict(int)
-    for models in cells.values():
-        for quantiles in models.values():
-            for level in quantiles:
-                often[level] += 1
+    often = Counter(level for models in cells.values() for quantiles in models.values() for level in quantiles)
     levels = sorted(level for level, n in often.items() if 2 * n > sum(map(len, cells.values())))
     names = sorted({name for models in cells.values() for name in models})
     place = {name: m for m, name in enumerate(names)}
@@ -474,8 +449,3 @@ def _one_of(columns: Sequence[str], names: Sequence[str], path: Path | None) -> 
         if name in columns:
             return name
     raise UserError(f"{path} has no column {' or '.join(names)}; it has {some(list(columns), 10)}", what=path)
-
-
-def _plain(cell: str) -> str:
-    """Return a horizon as a whole number where it is one."""
-    return cell.removesuffix(".0")

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from faverage.errors import UserError
+from faverage.estimators.held_out import conformal_quantile
 from faverage.estimators.linear import simplex_weights
 from faverage.forecasts.scores import check_levels, pinball_loss
 from faverage.threads import few_threads
@@ -184,18 +185,15 @@ def margins(fused: Array, y: Array, levels: Array, weight: Array, spread: Array)
     >>> margins(q, np.array([0.5, -2.0, 1.5, 4.0]), np.array([0.2, 0.5, 0.8]), np.ones(4), np.ones(4))
     array([-1.,  0.,  1.])
     """
-    outside = (
-        np.sign(levels - 0.5) * (y[:, None] - fused) / spread[:, None]
-    )  # beyond the quantile, away from the median
+    # beyond the quantile, away from the median
+    outside = np.sign(levels - 0.5) * (y[:, None] - fused) / spread[:, None]
     found = np.zeros(len(levels))
     for q in np.flatnonzero(np.abs(levels - 0.5) > 1e-9):
         alike = np.abs(np.abs(levels - 0.5) - np.abs(levels[q] - 0.5)) < 1e-9  # it, and its mirror image
         scores, both = outside[:, alike].max(1), np.count_nonzero(alike) > 1
         held = 2 * abs(levels[q] - 0.5) if both else max(levels[q], 1 - levels[q])
-        order = np.argsort(scores, kind="stable")
-        below = np.cumsum(weight[order])
-        rank = int(np.searchsorted(below, held * (below[-1] + weight.mean()) * (1 - 1e-12)))
-        found[q] = np.sign(levels[q] - 0.5) * max(scores[order[min(rank, len(order) - 1)]], 0.0)
+        margin = min(conformal_quantile(scores, weight, held), scores.max())
+        found[q] = np.sign(levels[q] - 0.5) * max(margin, 0.0)
     return found
 
 

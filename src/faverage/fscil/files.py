@@ -14,46 +14,28 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import safe_open
 
 from faverage.fscil.fusers import ALONE, new_fuser
-from faverage.fscil.heads import CosineHead, LinearHead
+from faverage.fscil.heads import Array, CosineHead, LinearHead
 from faverage.fscil.images import ImageBackbone
 from faverage.fscil.knowledge import BaseHead, Knowledge
 from faverage.fscil.learner import FewShotLearner, _State, check_steepness
 from faverage.fusion import Fuser, get_fuser, load_fuser
 from faverage.storage import parse_json, read_tensors, write_tensors
 
-Array = NDArray[Any]
-
 FORMAT = 2  # of what is known; files without a number are of the version before
 LARGEST = 1e12  # of any number in a learner; its square, summed over features and times the steepest τ, is still finite
 OPTIONS = (
-    "fuser",
-    "fuser_options",
-    "views",
-    "members",
-    "rehearsal",
-    "stand_ins",
-    "spread",
-    "balance",
-    "calibration",
-    "temperature",
-    "ridge",
-    "padding",
-    "threshold",
-    "scope",
-    "hold_out",
-    "training",
-    "seed",
+    *("fuser", "fuser_options", "views", "members", "rehearsal", "stand_ins", "spread", "balance", "calibration"),
+    *("temperature", "ridge", "padding", "threshold", "scope", "hold_out", "training", "seed"),
 )
 
 
@@ -325,18 +307,8 @@ def add_sessions_of_old_version(known: Knowledge, sessions: list[dict[Any, Array
             raise ValueError(f"class {label!r} is a base class, and was taught")
     numbers = np.repeat(len(known.classes) + np.arange(len(shots)), [len(x) for x in shots.values()])
     brought = np.repeat(1 + np.arange(len(sessions)), [len(session) for session in sessions])
-    rows = [x.astype(np.float32) for x in shots.values()]
-    none = np.zeros((len(shots), known.widths["plain"]), dtype=np.float32)
-    return replace(
-        known,
-        classes=(*known.classes, *shots),
-        session=np.concatenate([known.session, brought]),
-        views={"plain": np.concatenate([known.views["plain"], *rows])},
-        labels=np.concatenate([known.labels, numbers]),
-        shot=np.concatenate([known.shot, np.ones(len(numbers), dtype=bool)]),
-        anchors={"plain": np.concatenate([known.anchors["plain"], none])},
-        counts=np.concatenate([known.counts, np.zeros(len(shots), dtype=np.int64)]),
-    )
+    rows = [known.views["plain"][:0], *(x.astype(np.float32) for x in shots.values())]
+    return known.with_shots(list(shots), brought, {"plain": np.concatenate(rows)}, numbers)
 
 
 def warn_of_old_version(folder: Path, version: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from faverage.fscil.rehearsal import Rehearsal
 from faverage.fusion import Fuser, get_fuser
 
-__all__ = ["ALONE", "METHODS", "Members", "Method", "check_fuser", "method_of", "new_fuser"]
+__all__ = ["ALONE", "METHODS", "Members", "Method", "method_of", "new_fuser"]
 
 Members = Literal["views", "sessions"]
 
@@ -44,12 +44,6 @@ _RULES = ("arithmetic", "geometric", "harmonic", "power", "vote")
 def method_of(fuser: str | Fuser) -> Method:
     """Return what a name, or a fuser, stands for."""
     return METHODS.get(fuser, Method(fuser)) if isinstance(fuser, str) else Method(fuser)
-
-
-def check_fuser(fuser: str | Fuser) -> None:
-    """Raise ValueError for a method that there is not."""
-    if fuser not in ALONE:
-        get_fuser(method_of(fuser).fuser)
 
 
 def new_fuser(fuser: str | Fuser, before: Fuser | None, options: dict[str, Any], **padding: Any) -> Fuser:

@@ -60,7 +60,7 @@ class LinearHead:
         return len(self.weight)
 
     def scores(self, features: Array) -> Array:
-        """Return probabilities ``(n, C)``."""
+        """Return probabilities ``(n, C)`` of features ``(n, d)``."""
         return softmax(features @ self.weight.T + self.bias)
 
     def of_rows(self, rows: Array) -> LinearHead:
@@ -89,7 +89,7 @@ class CosineHead:
         return len(self.weight)
 
     def scores(self, features: Array) -> Array:
-        """Return probabilities ``(n, C)``."""
+        """Return probabilities ``(n, C)`` of features ``(n, d)``."""
         return softmax(self.scale * unit(features) @ unit(self.weight).T)
 
     def of_rows(self, rows: Array) -> CosineHead:

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from faverage.fscil.heads import Array
 from faverage.fscil.learner import FewShotLearner
 
 __all__ = ["JoinedLearner", "join"]
 
-Array = NDArray[Any]
 _NOTE = "joined.json"
 
 

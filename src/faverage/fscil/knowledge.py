@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from faverage.fscil.heads import CosineHead, LinearHead, unit
+from faverage.fscil.heads import Array, CosineHead, LinearHead, unit
 
 __all__ = ["BaseHead", "Knowledge", "Views", "as_views"]
 
-Array = NDArray[Any]
 Views = Mapping[str, Array]  # features (n, d_v) of each view, by name
 
 ONLY = "plain"  # the name of a single view that has none
@@ -183,6 +182,11 @@ class Knowledge:
         last = int(self.session.max(initial=0))
         return [[self.classes[c] for c in np.flatnonzero(self.session == k)] for k in range(last + 1)]
 
+    @property
+    def shots(self) -> Array:
+        """How many shots each class has, ``(N,)``."""
+        return np.bincount(self.labels[self.shot], minlength=len(self.classes))
+
     def number(self, label: Any) -> int:
         """Return the number of a class; ValueError where it is not known."""
         if label not in self.classes:
@@ -223,26 +227,32 @@ class Knowledge:
         if not names:
             raise ValueError("there are no examples to learn from: give at least one")
         new = [label for label in names if label not in self.classes]
-        classes = (*self.classes, *new)
-        number = {label: c for c, label in enumerate(classes)}
+        number = {label: c for c, label in enumerate((*self.classes, *new))}
         numbers = np.array([number[label] for label in labels], dtype=np.int64)
         if new:
             order = np.argsort(numbers, kind="stable")  # class by class, however they came
             views, numbers = {view: x[order] for view, x in views.items()}, numbers[order]
         last = int(self.session.max(initial=0)) + 1
-        more = {view: np.zeros((len(new), d), dtype=np.float32) for view, d in self.widths.items()}
-        both = replace(
+        both = self.with_shots(new, np.full(len(new), last), views, numbers)
+        both._check_twins()
+        return both
+
+    def with_shots(self, new: Sequence[Any], sessions: Array, views: Views, numbers: Array) -> Knowledge:
+        """Return the same, unchecked, with new classes, of sessions ``(C,)``, and more shots.
+
+        Their features are ``(m, d_v)`` by view, the numbers of their classes ``(m,)``.
+        """
+        none = {view: np.zeros((len(new), d), dtype=np.float32) for view, d in self.widths.items()}
+        return replace(
             self,
-            classes=classes,
-            session=np.concatenate([self.session, np.full(len(new), last)]),
+            classes=(*self.classes, *new),
+            session=np.concatenate([self.session, sessions]),
             views={view: np.concatenate([x, views[view]]) for view, x in self.views.items()},
             labels=np.concatenate([self.labels, numbers]),
             shot=np.concatenate([self.shot, np.ones(len(numbers), dtype=bool)]),
-            anchors={view: np.concatenate([a, more[view]]) for view, a in self.anchors.items()},
+            anchors={view: np.concatenate([a, none[view]]) for view, a in self.anchors.items()},
             counts=np.concatenate([self.counts, np.zeros(len(new), dtype=np.int64)]),
         )
-        both._check_twins()
-        return both
 
     def _check_twins(self) -> None:
         """Raise ValueError where a shot has two labels, or was held out from the base session under another."""

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from faverage.afa.explain import Explanation, explain
 from faverage.deprecation import renamed
-from faverage.fscil.fusers import ALONE, check_fuser, method_of, new_fuser
+from faverage.fscil.fusers import ALONE, method_of, new_fuser
 from faverage.fscil.fusers import Members as MembersKind
-from faverage.fscil.heads import CosineHead, LinearHead, as_head, base_heads, fit_head, unit
+from faverage.fscil.heads import Array, CosineHead, LinearHead, as_head, base_heads, fit_head, unit
 from faverage.fscil.images import ImageBackbone, as_backbone
 from faverage.fscil.knowledge import Knowledge, Views, as_views, check_label
 from faverage.fscil.members import Members
 from faverage.fscil.rehearsal import Rehearsal, rehearse
 from faverage.fscil.unknown import Familiarity
 from faverage.fscil.why import Why, reasons
-from faverage.fusion import Fuser
+from faverage.fusion import Fuser, get_fuser
 from faverage.fusion.align import Padding
 from faverage.fusion.arrays import masked_mean, normalise
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FewShotLearner"]
 
-Array = NDArray[Any]
 Head = tuple[ArrayLike, ArrayLike] | LinearHead | CosineHead
 
 STEEPEST = 1e9
@@ -122,18 +121,15 @@ class FewShotLearner:
         if draws is not None:
             renamed("draws", "stand_ins")
             stand_ins = draws
-        check_fuser(fuser)
-        _check_words(rehearsal, scope, members)
-        _check_numbers(temperature, ridge, stand_ins, hold_out)
-        _check_shares(spread=spread, balance=balance, calibration=calibration)
         self.training, self.device, self.views = dict(training or {}), device, tuple(views)
-        self.backbone = as_backbone(backbone, self.training, device, self.views)
         self.fuser, self.fuser_options = fuser, dict(fuser_options or {})
         self.members_kind, self.rehearsal, self.stand_ins = members, rehearsal, stand_ins
         self.spread, self.balance, self.calibration = spread, balance, calibration
         self.temperature, self.ridge = temperature, ridge
         self.padding: Padding = padding
         self.threshold, self.scope, self.hold_out, self.seed = threshold, scope, hold_out, seed
+        _check_options(self)
+        self.backbone = as_backbone(backbone, self.training, device, self.views)
         self._state: _State | None = None
         self._past: list[tuple[_State | None, Callable[[Any], Any] | None]] = []
 
@@ -250,8 +246,7 @@ class FewShotLearner:
 
     def forget(self, label: Any) -> Self:
         """Forget a class, as if it had never been learned; only a backbone that was trained on it still knows it."""
-        known = self._need("there is nothing to forget").known.without(label)
-        self._change(known)
+        self._change(self._need("there is nothing to forget").known.without(label))
         return self
 
     def rename(self, label: Any, new: Any) -> Self:
@@ -302,16 +297,17 @@ class FewShotLearner:
             unknown: answer None where no class fits; it is the share of examples of known classes that may be answered
                 so, as 0.05. ``familiarity`` returns the number behind it.
         """
-        known = self._need("the learner knows no class yet").known
+        state = self._need("the learner knows no class yet")
         if unknown is not None and not 0 < unknown < 1:
             raise ValueError(f"unknown must be a rate between 0 and 1, such as 0.05, got {unknown!r}")
         views = self.features(X)
-        labels = np.empty(len(known.classes), dtype=object)
-        labels[:] = known.classes
+        classes = state.known.classes
+        labels = np.empty(len(classes), dtype=object)
+        labels[:] = classes
         found: Array = labels[self.fuse(self.scores_of(views)).argmax(1)]
         if unknown is None:  # as numpy would hold all labels, whichever are found; labels of several types as they are
-            return found.astype(np.array(known.classes).dtype) if len(set(map(type, known.classes))) == 1 else found
-        found[self._familiarity(views) <= unknown] = None
+            return found.astype(np.array(classes).dtype) if len(set(map(type, classes))) == 1 else found
+        found[state.familiarity.of(views) <= unknown] = None
         return found
 
     def familiarity(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Array:
@@ -319,13 +315,10 @@ class FewShotLearner:
 
         A share of at most a of the examples of known classes has a familiarity of at most a.
         """
-        return self._familiarity(self.features(X))
-
-    def _familiarity(self, views: Views) -> Array:
-        return self._need("no class is known yet").familiarity.of(views)
+        return self._need("no class is known yet").familiarity.of(self.features(X))
 
     def usualness(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Array:
-        """Return the number ``(n,)`` that ``familiarity`` ranks: about 0 for known classes, lower for strangers."""
+        """Return the number ``(n,)`` that ``familiarity`` ranks: about 0 for known classes, lower for unknown ones."""
         return self._need("no class is known yet").familiarity.usualness(self.features(X))
 
     def why(self, X: ArrayLike | Mapping[str, ArrayLike], *, neighbours: int = 5) -> list[Why]:
@@ -354,7 +347,7 @@ class FewShotLearner:
         return self.members.scores(views, left_out)
 
     def fuse(self, scores: Array) -> Array:
-        """Return probabilities ``(n, N)`` of what ``member_scores`` gave."""
+        """Return probabilities ``(n, N)`` of scores ``(n, K, N)``, as ``member_scores`` gives them."""
         state = self._need("the learner knows no class yet")
         return _fuse(scores, self.fuser, state.members, state.fuser)
 
@@ -374,9 +367,9 @@ class FewShotLearner:
 
         The learner stays as it is. None where there is nothing to fuse.
         """
-        _check_shares(spread=self.spread, balance=balance, calibration=self.calibration)
         other = copy(self)
         other.balance = balance
+        _check_options(other)
         return None if self.fitted is None else _State._fit(other, self.members)
 
     def chosen(self) -> dict[str, float]:
@@ -516,40 +509,32 @@ def _check_backbones(one: FewShotLearner, other: FewShotLearner) -> None:
         raise ValueError("the learners have different backbones: give both the same object, or join them by label")
 
 
-def _check_words(rehearsal: Any, scope: Any, members: Any) -> None:
-    """Raise ValueError where an option of a learner is none of its words."""
-    if rehearsal not in (None, "residual", "shots", "left-out"):
-        raise ValueError(f"rehearsal must be 'residual', 'shots' or 'left-out', got {rehearsal!r}")
-    if scope not in ("all", "session"):
-        raise ValueError(f"scope must be 'all' or 'session', got {scope!r}")
-    if members not in (None, "views", "sessions"):
-        raise ValueError(f"members must be 'views' or 'sessions', got {members!r}")
-
-
-def _check_numbers(temperature: float | None, ridge: float | None, stand_ins: int, hold_out: int) -> None:
-    """Raise ValueError where a number of a learner is out of its range."""
-    if temperature is not None:
-        check_steepness("temperature", temperature)
+def _check_options(learner: FewShotLearner) -> None:
+    """Raise ValueError where an option of a learner is none of its words, or out of its range."""
+    if learner.fuser not in ALONE:
+        get_fuser(method_of(learner.fuser).fuser)  # whether there is one
+    if learner.rehearsal not in (None, "residual", "shots", "left-out"):
+        raise ValueError(f"rehearsal must be 'residual', 'shots' or 'left-out', got {learner.rehearsal!r}")
+    if learner.scope not in ("all", "session"):
+        raise ValueError(f"scope must be 'all' or 'session', got {learner.scope!r}")
+    if learner.members_kind not in (None, "views", "sessions"):
+        raise ValueError(f"members must be 'views' or 'sessions', got {learner.members_kind!r}")
+    if learner.temperature is not None:
+        check_steepness("temperature", learner.temperature)
+    ridge, stand_ins, hold_out = learner.ridge, learner.stand_ins, learner.hold_out
     if ridge is not None and not 0 < ridge < np.inf:
         raise ValueError(f"ridge must be a finite number > 0, or None for no such member, got {ridge!r}")
     if stand_ins < 1 or hold_out < 1:
         raise ValueError(f"stand_ins and hold_out must be at least 1, got {stand_ins!r} and {hold_out!r}")
     if stand_ins > MOST_STAND_INS:
         raise ValueError(f"stand_ins must be at most {MOST_STAND_INS:,}, got {stand_ins!r}")
+    for name, least, most in (("spread", 0.0, np.inf), ("balance", 1e-6, np.inf), ("calibration", 0.0, 1.0)):
+        value = getattr(learner, name)
+        if not least <= value <= most:
+            raise ValueError(f"{name} must lie in {least:g} … {most:g}, got {value!r}")
 
 
 def check_steepness(name: str, value: float) -> None:
     """Raise ValueError unless a number can stand before distances or cosines in a softmax."""
     if not 0 < value <= STEEPEST:
         raise ValueError(f"{name} must be a finite number > 0 (at most {STEEPEST:g}), got {value!r}")
-
-
-def _check_shares(*, spread: float, balance: float, calibration: float) -> None:
-    """Raise ValueError where a number of the rehearsal, or the share of calibration, is out of its range."""
-    for name, value, least, most in (
-        ("spread", spread, 0.0, np.inf),
-        ("balance", balance, 1e-6, np.inf),
-        ("calibration", calibration, 0.0, 1.0),
-    ):
-        if not least <= value <= most:
-            raise ValueError(f"{name} must lie in {least:g} … {most:g}, got {value!r}")

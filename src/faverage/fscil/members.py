@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from faverage.fscil import fusers
 from faverage.fscil.heads import (
+    Array,
     CosineHead,
     LinearHead,
     PrototypeHead,
@@ -24,7 +23,6 @@ from faverage.fusion.arrays import softmax
 
 __all__ = ["Member", "Members"]
 
-Array = NDArray[Any]
 USUAL_TEMPERATURE = 16.0
 
 
@@ -54,14 +52,8 @@ class Members:
     more, ridge regression, sees all views. With ``sessions`` they are the paper's: each view has its base head, and a
     head of prototypes for every session.
 
-    Args:
-        known: classes and examples.
-        kind: ``views`` or ``sessions``.
-        calibration: share in which prototypes of new classes are drawn towards similar base classes.
-        temperature: τ of the prototypes; None learns it, on what was held out from the base session, or, where there
-            was none, on the shots, each left out.
-        ridge: penalty of the ridge regression; None: there is no such member.
-        scope: of ``sessions``: ``all``: a session's head knows all classes so far; ``session``: only its own.
+    The options are those of ``FewShotLearner``. A temperature of None is learned on what was held out from the base
+    session, or, where there was none, on the shots, each left out.
     """
 
     def __init__(
@@ -154,7 +146,11 @@ class Members:
         for k, member in enumerate(self.members):
             head = member.head
             if isinstance(head, RidgeHead):
-                said = softmax(head.temperature * self.ridge_outputs(head, views, left_out))
+                outputs = head.outputs(list(views.values()))
+                if left_out is not None and self._ridge_left_out is not None:
+                    rows = left_out[0] >= 0
+                    outputs[rows] = self._ridge_left_out[left_out[0][rows]]
+                said = softmax(head.temperature * outputs)
             elif isinstance(head, PrototypeHead):
                 view = str(member.view)
                 own = None if left_out is None else self.own(view, left_out[0], member.classes, left_out[1])
@@ -166,14 +162,6 @@ class Members:
             else:
                 scores[:, k, member.classes] = said
         return scores
-
-    def ridge_outputs(self, head: RidgeHead, views: Views, left_out: tuple[Array, Array] | None = None) -> Array:
-        """Return the outputs ``(n, N)`` of the ridge regression; see ``scores`` for the arguments."""
-        outputs = head.outputs(list(views.values()))
-        if left_out is not None and self._ridge_left_out is not None:
-            rows = left_out[0] >= 0
-            outputs[rows] = self._ridge_left_out[left_out[0][rows]]
-        return outputs
 
     def _temperature(self, view: str, base: Array) -> float:
         known = self.known

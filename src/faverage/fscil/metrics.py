@@ -30,7 +30,7 @@ def session_metrics(y: Array, predicted: Array, sessions: Sequence[Sequence[int]
 
     Args:
         y: true classes ``(n,)`` of test examples of every class seen so far, as numbers 0 … N-1.
-        predicted: what the learner said.
+        predicted: what the learner said, ``(n,)``.
         sessions: the classes of each session up to now; the first are the base classes.
 
     Returns:

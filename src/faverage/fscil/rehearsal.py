@@ -20,17 +20,15 @@ rehearses the shots themselves, the paper's literal reading. Every class counts 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from faverage.fscil.heads import unit
+from faverage.fscil.heads import Array, unit
 from faverage.fscil.knowledge import Knowledge
 
 __all__ = ["Rehearsal", "Rehearsed", "rehearse"]
 
-Array = NDArray[Any]
 Rehearsal = Literal["residual", "shots", "left-out"]
 
 

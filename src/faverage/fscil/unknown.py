@@ -19,15 +19,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from faverage.fscil.heads import PrototypeHead
+from faverage.fscil.heads import Array, PrototypeHead
 from faverage.fscil.knowledge import Views
 from faverage.fscil.members import Members
 
 __all__ = ["Familiarity"]
 
-Array = NDArray[Any]
 
 ENOUGH = 100  # kept examples for which their own ranks are used
 _PRIOR = 3  # examples' worth of what is usual before any was seen:

@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from faverage.fscil.heads import unit
+from faverage.fscil.heads import Array, unit
 from faverage.fscil.knowledge import Knowledge, Views
 from faverage.fscil.members import Members
 from faverage.fusion import Fuser
 
 __all__ = ["Neighbour", "Said", "Why", "reasons", "similarity"]
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from faverage.afa.means import Arithmetic, Geometric, Harmonic
 from faverage.afa.network import AFA
 from faverage.afa.steps import batches
 from faverage.afa.weights import Rows
+from faverage.fusion.arrays import Array
 
 __all__ = ["FullAFA", "Layers", "Rule", "WeightedLayer", "train_copies"]
 
-Array = NDArray[Any]
 _BETAS = (0.9, 0.999)  # Adam's, as in torch
 _EPS = 1e-8
 _SPREAD = 60.0  # logits that lie closer together than this need no shift of their own before exp
@@ -40,7 +38,7 @@ class Rule:
         """Map prepared rows ``(copies, b, …)`` to logits ``(copies, b, N)``."""
         raise NotImplementedError
 
-    def backward(self, w: list[Array], dw: list[Array], g: Array) -> None:
+    def backward(self, w: list[Array], dw: list[Array], g: Array) -> Array | None:
         """Write the gradients, given that ``(copies, b, N)`` of the last logits."""
         raise NotImplementedError
 
@@ -59,12 +57,8 @@ class Layers(Rule):
             x += w[i + 1][:, None]
         return x
 
-    def backward(self, w: list[Array], dw: list[Array], g: Array) -> None:
-        """From the last layer to the first."""
-        self.below(w, dw, g)
-
-    def below(self, w: list[Array], dw: list[Array], g: Array) -> Array:
-        """Write the gradients, and return that of what the first layer gave."""
+    def backward(self, w: list[Array], dw: list[Array], g: Array) -> Array:
+        """Go from the last layer to the first, and return the gradient of what the first one gave."""
         for i in range(len(w) - 2, -1, -2):
             x = self._inputs[i // 2]
             np.matmul(g.transpose(0, 2, 1), x, out=dw[i])
@@ -94,7 +88,7 @@ class WeightedLayer(Rule):
 
     def backward(self, w: list[Array], dw: list[Array], g: Array) -> None:
         """The layer, then the weights."""
-        g = np.matmul(self._layer.below(w[1:], dw[1:], g), w[1])
+        g = np.matmul(self._layer.backward(w[1:], dw[1:], g), w[1])
         np.matmul(g.reshape(len(g), 1, -1), self._x, out=dw[0])
 
 

@@ -2,17 +2,7 @@
 
 A fuser takes scores ``(n, K, N)``: n examples, K models, N classes, NaN where a model does not know a class (or, over a
 whole row of a model, gave no answer: ``_filled`` puts the mean of the models present in its place). A new one defines
-``_fit`` and ``_predict``, and is registered by name:
-
-    >>> from faverage.fusion import Fuser, get_fuser, register_fuser
-    >>> @register_fuser("first")
-    ... class First(Fuser):
-    ...     trains = False
-    ...     def _predict(self, scores):
-    ...         return np.nan_to_num(scores[:, 0])
-    >>> get_fuser("first").predict_proba(np.array([[[0.9, 0.1], [0.5, 0.5]]]))
-    array([[0.9, 0.1]])
-    >>> FUSERS.unregister("first")
+``_fit`` and ``_predict``, and is registered by name: ``register_fuser`` has an example.
 """
 
 from __future__ import annotations
@@ -101,12 +91,7 @@ class Fuser:
         return self
 
     def partial_fit(
-        self,
-        scores: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        half_life: float | None = None,
+        self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, *, half_life: float | None = None
     ) -> Self:
         """Learn from more scores, with up to 10,000 earlier rows: memory does not grow with the stream.
 
@@ -195,7 +180,7 @@ class Fuser:
         return fused
 
     def predict(self, scores: ArrayLike) -> Array:
-        """Return the most probable class ``(n,)`` of each row."""
+        """Return the most probable class ``(n,)`` of each row of scores ``(n, K, N)``."""
         labels: Array = self.predict_proba(scores).argmax(1)
         return labels
 

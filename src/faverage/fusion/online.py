@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from faverage.afa.explain import check_names
-from faverage.errors import UserError
+from faverage.errors import UserError, install_line
 from faverage.fusion.arrays import Array
 
 __all__ = ["WeightHistory", "ages", "check_half_life", "shares_of"]
@@ -81,7 +81,7 @@ class WeightHistory:
         try:
             from matplotlib.figure import Figure
         except ImportError:
-            raise ImportError("plot needs matplotlib: pip install 'faverage[plot]'") from None
+            raise ImportError(f"plot needs matplotlib: {install_line('plot')}") from None
         shares, at = np.nan_to_num(self.shares), self.examples
         if not shares.size:
             raise UserError("there are no weights to draw: none was learned by partial_fit, or the fuser has none")

@@ -47,7 +47,13 @@ class Listener:
 
 
 class Screen(Listener):
-    """Prints warnings, and shows a bar that is removed at the end; lines where there is no terminal."""
+    """Prints warnings, and shows a bar that is removed at the end; lines where there is no terminal.
+
+    >>> from rich.console import Console
+    >>> with Screen(Console()) as screen:  # as the listener of fuse_files
+    ...     screen.warn("b.csv has no row for id 17", "it counts as no answer")
+    Warning: b.csv has no row for id 17; it counts as no answer
+    """
 
     def __init__(self, console: Console) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from faverage.prediction_files.base import Listener, UserError, count, some
-from faverage.prediction_files.tables import Labels, Predictions, check_ids, check_scores, check_table
+from faverage.prediction_files.tables import PREDICTION, Labels, Predictions, check_ids, check_scores, check_table
 
 __all__ = ["csv_rows", "read_labels", "read_parquet", "read_predictions"]
 
@@ -24,11 +24,11 @@ def read_predictions(path: Path, *, id_column: str | None, allow_missing: bool, 
     """Read one model's predictions, and check that they are probabilities.
 
     Rows that do not sum to one are scaled to do so, with a warning; with ``allow_missing`` a row of zeros counts as no
-    answer (NaN).
+    answer (NaN). Labels that ``fuse`` predicted in a file of its own are left out, and the listener hears of it.
     """
     suffix = _suffix(path)
     if suffix == ".csv":
-        table = _csv_predictions(path, id_column)
+        table = _csv_predictions(path, id_column, listener)
     elif suffix == ".npz":
         arrays = _npz(path, ("ids", "classes", "scores"))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -92,17 +92,24 @@ def read_labels(path: Path, *, id_column: str | None, label_column: str | None) 
     return found
 
 
-def _csv_predictions(path: Path, id_column: str | None) -> Predictions:
+def _csv_predictions(path: Path, id_column: str | None, listener: Listener) -> Predictions:
     """Read numbers row by row into one flat float32 buffer: no more than one row of Python objects at a time."""
     rows = csv_rows(path)
     _, header = next(rows)
     name = _id_of(path, header, id_column)
     at = header.index(name)
     classes = header[:at] + header[at + 1 :]
+    own: int | None = None  # the place of labels that fuse predicted: a class of that name has numbers
     ids, lines, values = [], array("q"), array("f")
     for line, row in rows:
         ids.append(_text(path, line, row.pop(at)))
         lines.append(line)
+        if len(ids) == 1 and classes.count(PREDICTION) == 1 and row[classes.index(PREDICTION)].strip() in classes:
+            own = classes.index(PREDICTION)
+            del classes[own]
+            listener.note(f"{path}: the column '{PREDICTION}' holds labels and is no class: it is left out")
+        if own is not None and (label := _text(path, line, row.pop(own))) not in classes:
+            raise UserError(f"{path} line {line}: the {PREDICTION} '{_printable(label)}' is no column of the file")
         try:
             values.extend(map(float, row))
         except ValueError:

@@ -14,9 +14,9 @@ import torch
 
 from faverage.afa.explain import Explanation
 from faverage.prediction_files import calibration
-from faverage.prediction_files.base import printable
+from faverage.prediction_files.base import printable, some
 from faverage.prediction_files.compare import Comparison, Score
-from faverage.report import charts, reliability
+from faverage.report import charts
 from faverage.report.page import (
     MISSING,
     bars,
@@ -72,6 +72,26 @@ class Result:
         warnings: what was warned about.
         command: the command that repeats the run.
         outputs: the files written: predictions, report, fuser.
+
+    >>> import tempfile
+    >>> from faverage.prediction_files import fuse_files
+    >>> ids, truth = np.arange(20).astype(str), np.arange(20) % 2
+    >>> right, classes = np.eye(2)[truth], ["cat", "dog"]
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = Path(name)
+    ...     for model, sure in {"forest": 0.9, "svm": 0.6}.items():
+    ...         scores = sure * right + (1 - sure) * (1 - right)
+    ...         np.savez(folder / f"{model}.npz", ids=ids, classes=classes, scores=scores)
+    ...     np.savez(folder / "labels.npz", ids=ids, labels=np.array(classes)[truth])
+    ...     files = [folder / "forest.npz", folder / "svm.npz"]
+    ...     result = fuse_files(files, folder / "labels.npz", folder / "fused.csv", compare="arithmetic")
+    >>> [member.name for member in result.members], result.classes, result.labelled
+    (['forest', 'svm'], ['cat', 'dog'], 20)
+    >>> for score in result.comparison.scores:  # on held-out rows, the best one first
+    ...     print(score.name, round(score.log_loss, 3))
+    model forest 0.105
+    arithmetic 0.288
+    model svm 0.511
     """
 
     members: list[Member]
@@ -115,7 +135,7 @@ def write_report(path: Path, result: Result) -> None:
         how_to_repeat(result.command, {}, _versions()),
     ]
     title = f"Fused: {', '.join(m.name for m in result.members)}"
-    path.write_text(page(title, parts, charts.STYLE + reliability.STYLE), encoding="utf-8")
+    path.write_text(page(title, parts, charts.STYLE + calibration.STYLE), encoding="utf-8")
 
 
 def _comparison(comparison: Comparison, chosen: str) -> str:
@@ -151,10 +171,9 @@ def _calibration(comparison: Comparison, chosen: str) -> str:
         "would gain, what the model can tell apart, and what the shares of the classes alone would score."
     )
     columns = ("ECE", "Brier score", "miscalibration", "discrimination", "uncertainty")
-    diagrams = [reliability.Diagram(one.name, f"ECE {one.ece:.3f}", one.bins) for one in found]
     return (
         f'<h2>Can the probabilities be believed?</h2><p class="soft">{text(note)}</p>'
-        + reliability.reliability_charts(diagrams, calibration.N_BINS, highlight=chosen)
+        + calibration.reliability_charts(found, highlight=chosen)
         + "<h3>In numbers</h3>"
         + table(head(["fuser or model"], columns), rows)
     )
@@ -175,14 +194,19 @@ def _explanation(explanation: Explanation | None, why: str) -> str:
     )
 
 
+def _lacks(member: Member, classes: list[str]) -> list[str]:
+    """Return the classes that a model does not know."""
+    known = set(member.classes)
+    return [name for name in classes if name not in known]
+
+
 def _members(members: Sequence[Member], classes: list[str], rows: int) -> str:
     body = []
     for member in members:
-        known = set(member.classes)
-        lacks = [name for name in classes if name not in known]
+        lacks = _lacks(member, classes)
         body.append(
             f'<tr><td class="name">{text(member.name)}</td><td class="name">{text(str(member.path))}</td>'
-            f'<td class="n">{member.rows:,} of {rows:,}</td><td class="n">{len(known)} of {len(classes)}</td>'
+            f'<td class="n">{member.rows:,} of {rows:,}</td><td class="n">{len(member.classes)} of {len(classes)}</td>'
             f'<td class="name">{text(", ".join(lacks)) if lacks else MISSING}</td></tr>'
         )
     first = (
@@ -219,7 +243,36 @@ def _model_shares(
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the comparison, what AFA learned, and which files were written."""
+    """Print which files lack classes, the comparison, what AFA learned, and which files were written.
+
+    >>> import tempfile
+    >>> from faverage.prediction_files import fuse_files
+    >>> ids, truth = np.arange(20).astype(str), np.arange(20) % 2
+    >>> right, classes = np.eye(2)[truth], ["cat", "dog"]
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = Path(name)
+    ...     for model, sure in {"forest": 0.9, "svm": 0.6}.items():
+    ...         scores = sure * right + (1 - sure) * (1 - right)
+    ...         np.savez(folder / f"{model}.npz", ids=ids, classes=classes, scores=scores)
+    ...     np.savez(folder / "labels.npz", ids=ids, labels=np.array(classes)[truth])
+    ...     files = [folder / "forest.npz", folder / "svm.npz"]
+    ...     result = fuse_files(files, folder / "labels.npz", folder / "fused.csv", compare="none")
+    >>> import io
+    >>> from rich.console import Console
+    >>> console = Console(file=io.StringIO(), width=80)  # Console() is the terminal
+    >>> show(result, console)
+    >>> said = console.file.getvalue()
+    >>> print(said[said.index("Share of each model") : said.index("Most trusted")].rstrip())  # doctest: +ELLIPSIS
+    Share of each model in AFA
+    ┌────────┬───────┐
+    │ forest │ 8...% │
+    │ svm    │ 1...% │
+    └────────┴───────┘
+    """
+    for member in result.members:
+        if lacks := _lacks(member, result.classes):
+            said = f"{member.path} lacks {len(lacks)} of {len(result.classes)} classes: {some(lacks, 3)}"
+            console.print(_words(said), soft_wrap=True)
     if result.comparison.scores:
         _show_comparison(result, console)
     _show_explanation(result, console)

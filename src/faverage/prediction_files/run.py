@@ -22,14 +22,13 @@ from faverage.prediction_files.compare import compare as compare_fusers
 from faverage.prediction_files.join import Joined, check_classes, join, labels_of
 from faverage.prediction_files.read import read_labels, read_predictions
 from faverage.prediction_files.report import Member, Result, write_report
-from faverage.prediction_files.tables import Predictions
+from faverage.prediction_files.tables import PREDICTION, Predictions
 from faverage.storage import replacing
 
 __all__ = ["apply_files", "fuse_files"]
 
 Array = NDArray[Any]
 _EXPLAINED = "afa"  # the fuser whose weights are shown where the chosen one has none to show
-_PREDICTION = "prediction"  # the heading of the predicted labels
 
 
 def fuse_files(
@@ -167,6 +166,23 @@ def apply_files(
     Files belong to the models of their names (the file's stem), where words that all of them share do not count:
     ``a_new.csv`` and ``b_new.csv`` are the files of the models a and b. Other names are refused, unless ``by_position``
     says that the files come in the order of the models. The other arguments are those of ``fuse_files``.
+
+    >>> import tempfile
+    >>> ids, truth = np.arange(20).astype(str), np.arange(20) % 2
+    >>> right, classes = np.eye(2)[truth], ["cat", "dog"]
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = Path(name)
+    ...     for model, sure in {"forest": 0.9, "svm": 0.6}.items():
+    ...         scores = sure * right + (1 - sure) * (1 - right)
+    ...         np.savez(folder / f"{model}.npz", ids=ids, classes=classes, scores=scores)
+    ...         np.savez(folder / f"{model}_new.npz", ids=["new"], classes=classes, scores=scores[:1])
+    ...     np.savez(folder / "labels.npz", ids=ids, labels=np.array(classes)[truth])
+    ...     files = [folder / "forest.npz", folder / "svm.npz"]
+    ...     _ = fuse_files(files, folder / "labels.npz", folder / "fused.csv", fuser="log-pool", compare="none")
+    ...     new = [folder / "svm_new.npz", folder / "forest_new.npz"]  # found by their names, in any order
+    ...     out = apply_files(folder / "fuser.safetensors", new, folder / "new.csv")
+    ...     [line.split(",")[:2] for line in out.read_text().splitlines()]
+    [['id', 'prediction'], ['new', 'cat']]
     """
     paths, fuser, out = [Path(file) for file in files], Path(fuser), Path(out)
     listener = listener or Listener()
@@ -228,14 +244,14 @@ def _check_headings(lead: Predictions, named: Mapping[str, Collection[str]], rem
         remedy: what to do about such a class.
     """
     ids = lead.id_name or "id"
-    if ids == _PREDICTION:
+    if ids == PREDICTION:
         raise UserError(f"{lead.path}: the output has a column '{ids}' of its own: rename the column of ids")
     for file, classes in named.items():
-        for name in (ids, _PREDICTION):
+        for name in (ids, PREDICTION):
             if name in classes:
                 raise UserError(
                     f"{file}: the class '{name}' has the name of another column of the output, "
-                    f"which are '{ids}', '{_PREDICTION}' and the classes: {remedy}"
+                    f"which are '{ids}', '{PREDICTION}' and the classes: {remedy}"
                 )
 
 
@@ -291,12 +307,13 @@ def _writing(outputs: Sequence[Path]) -> Iterator[list[Path]]:
 
 
 def _write_predictions(path: Path, joined: Joined, fused: Array, listener: Listener) -> None:
-    """Write id, predicted label and probabilities ``(n, N)`` as CSV."""
+    """Write id, predicted label and probabilities ``(n, N)`` as CSV, whose rows sum to one as they are read again."""
+    fused = fused / fused.sum(1, keepdims=True, dtype=np.float64)  # float64: a sum is then off by the digits alone
     best = fused.argmax(1).tolist()
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([joined.id_name or "id", _PREDICTION, *joined.classes])
+        writer.writerow([joined.id_name or "id", PREDICTION, *joined.classes])
         for i, (name, label) in enumerate(zip(joined.ids, best, strict=True)):
-            writer.writerow([name, joined.classes[label], *(f"{p:.6g}" for p in fused[i].tolist())])
+            writer.writerow([name, joined.classes[label], *(f"{p:.10g}" for p in fused[i].tolist())])
             if i % 5000 == 0 or i + 1 == len(best):
                 listener.progress("_writing", i + 1, len(best))

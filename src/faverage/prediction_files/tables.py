@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from faverage.prediction_files.base import Listener, UserError, count, some
 
-__all__ = ["Labels", "Predictions", "check_ids", "check_scores", "check_table"]
+__all__ = ["PREDICTION", "Labels", "Predictions", "check_ids", "check_scores", "check_table"]
 
 Array = NDArray[Any]
+PREDICTION = "prediction"  # heading of the predicted labels in what fuse writes
 _TOLERANCE = 1e-3  # how far from one the sum of a row of probabilities may be
 
 

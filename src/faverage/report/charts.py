@@ -9,22 +9,6 @@ from itertools import pairwise, product
 
 from faverage.report.page import text
 
-__all__ = [
-    "COLOURS",
-    "STYLE",
-    "Point",
-    "Series",
-    "apart",
-    "harmonic_lines",
-    "line_chart",
-    "padded",
-    "placed",
-    "scatter_chart",
-    "scatter_range",
-    "ticks",
-    "where_most_are",
-]
-
 # one pair a series: on a light page, on a dark page
 COLOURS = (
     ("#1f63b5", "#6aa7f0"),
@@ -98,19 +82,12 @@ _PARTS = tuple(k / 8 for k in range(1, 8))
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart.
+    """One line of a chart."""
 
-    Attributes:
-        name: in the legend.
-        values: one a step; None (or a number that is not finite) leaves a gap.
-        look: number of its colour, mark and dash; the same number looks the same in every chart.
-        band: half the height of a band around each value, such as a standard deviation.
-    """
-
-    name: str
-    values: Sequence[float | None]
-    look: int = 0
-    band: Sequence[float | None] | None = None
+    name: str  # in the legend
+    values: Sequence[float | None]  # one a step; None (or a number that is not finite) leaves a gap
+    look: int = 0  # number of its colour, mark and dash; the same number looks the same in every chart
+    band: Sequence[float | None] | None = None  # half the height of a band around each, such as a standard deviation
 
 
 def ticks(low: float, high: float, most: int = 8) -> list[float]:
@@ -185,23 +162,22 @@ def line_chart(
     right = _WIDTH - (26 + _LETTER * max(map(len, words.values())) if named else _RIGHT)
     scale = _Scale(first, first + longest - 1, *padded(low, high), right)
     names = _names(drawn, words, scale) if named else {}
-    label = f"{title}: {y_label} against {x_label} for {', '.join(s.name for s in drawn)}"
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(label)}">',
-        _axes(scale, x_label, y_label),
-        *(
-            _line(s, scale, x_label, digits, s.name in highlight, names.get(s.name, ""))
-            for s in sorted(drawn, key=lambda s: s.name in highlight)
-        ),
-        *(
-            _gone(s, scale, k)
-            for k, s in enumerate(s for s, (low, _) in zip(drawn, ends, strict=True) if low < scale.low and not named)
-        ),
-        "</svg>",
-    ]
-    legend = "".join(_key(s, s.name in highlight) for s in drawn)
-    kind = "chart named" if named else "chart"
-    return f'<figure class="{kind}"><figcaption>{text(title)}</figcaption>{"".join(parts)}<ul>{legend}</ul></figure>'
+    parts = [_axes(scale, x_label, y_label)]
+    for s in sorted(drawn, key=lambda s: s.name in highlight):
+        parts.append(_line(s, scale, x_label, digits, s.name in highlight, names.get(s.name, "")))
+    gone = [s for s, (least, _) in zip(drawn, ends, strict=True) if least < scale.low and not named]
+    parts += [_gone(s, scale, k) for k, s in enumerate(gone)]
+    legend = [_key(s, s.name in highlight) for s in drawn]
+    told = f"{y_label} against {x_label} for {', '.join(s.name for s in drawn)}"
+    return _figure(title, told, parts, legend, "chart named" if named else "chart")
+
+
+def _figure(title: str, told: str, parts: Sequence[str], legend: Sequence[str], kind: str = "chart") -> str:
+    """Return a figure of parts of SVG; ``told`` is what a screen reader says after the title."""
+    label = text(f"{title}: {told}")
+    head = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">'
+    svg = "".join([head, *parts, "</svg>"])
+    return f'<figure class="{kind}"><figcaption>{text(title)}</figcaption>{svg}<ul>{"".join(legend)}</ul></figure>'
 
 
 def _end_of(series: Series, low: float) -> str:
@@ -397,19 +373,12 @@ def _key(series: Series, strong: bool, line: bool = True) -> str:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a scatter chart.
+    """One point of a scatter chart."""
 
-    Attributes:
-        name: in the legend and beside the point.
-        x: to the right.
-        y: upwards.
-        look: number of its colour and mark, as of a ``Series``.
-    """
-
-    name: str
-    x: float
-    y: float
-    look: int = 0
+    name: str  # in the legend and beside the point
+    x: float  # to the right
+    y: float  # upwards
+    look: int = 0  # number of its colour and mark, as of a ``Series``
 
 
 def scatter_chart(
@@ -438,11 +407,7 @@ def scatter_chart(
     across, up = scatter_range(points, curve, highlight)
     scale = _Scale(*across, *up)
     words = [p.name if p.y >= up[0] else f"↓ {p.name}: {p.y:.4g}" for p in every]
-    told = f"{title}: {y_label} against {x_label} for {', '.join(p.name for p in points)}"
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(told)}">',
-        _axes(scale, x_label, y_label, grid=False),
-    ]
+    parts = [_axes(scale, x_label, y_label, grid=False)]
     for level, line in harmonic_lines(across, up):
         path = _path([(x - scale.left, y) for x, y in line], scale)
         tip, (x, y) = f"<title>harmonic mean of base and new {level:g}</title>", line[-1]
@@ -466,9 +431,8 @@ def scatter_chart(
             f"<title>{text(tip)}</title></path>"
             f'<text class="label" x="{u:.1f}" y="{v:.1f}" dy=".35em" text-anchor="middle">{text(words[i])}</text></g>'
         )
-    legend = "".join(_key(Series(p.name, (), p.look), p.name in highlight, line=False) for p in points)
-    body = "".join(parts) + "</svg>"
-    return f'<figure class="chart"><figcaption>{text(title)}</figcaption>{body}<ul>{legend}</ul></figure>'
+    legend = [_key(Series(p.name, (), p.look), p.name in highlight, line=False) for p in points]
+    return _figure(title, f"{y_label} against {x_label} for {', '.join(p.name for p in points)}", parts, legend)
 
 
 def scatter_range(

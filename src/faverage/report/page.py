@@ -7,24 +7,6 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 
-__all__ = [
-    "MISSING",
-    "STYLE",
-    "bars",
-    "duration",
-    "facts",
-    "head",
-    "heat_map",
-    "how_to_repeat",
-    "number",
-    "page",
-    "row",
-    "stacks",
-    "table",
-    "text",
-    "warnings",
-]
-
 MISSING = "–"
 
 STYLE = """
@@ -136,13 +118,7 @@ def duration(seconds: float | None) -> str:
 
 
 def page(title: str, body: Iterable[str], style: str = "") -> str:
-    """Return a whole page.
-
-    Args:
-        title: plain text.
-        body: pieces of HTML; empty ones are left out.
-        style: CSS beside ``STYLE``.
-    """
+    """Return a whole page: a title in plain text, pieces of HTML, and CSS beside ``STYLE``."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -163,12 +139,9 @@ def warnings(items: Iterable[str], title: str = "Warnings") -> str:
 
 
 def head(left: Iterable[str], right: Iterable[str] = (), kind: str = "n") -> str:
-    """Return the first row of a table.
+    """Return the first row of a table: headings of columns of words on the left, of numbers on the right.
 
-    Args:
-        left: headings of columns of words.
-        right: headings of columns of numbers.
-        kind: class of the cells on the right: ``n`` sets them to the right, ``c`` in the centre.
+    ``kind`` is the class of the cells on the right: ``n`` sets them to the right, ``c`` in the centre.
     """
     cells = "".join(f"<th>{text(name)}</th>" for name in left)
     return f"<tr>{cells}" + "".join(f'<th class="{kind}">{text(name)}</th>' for name in right) + "</tr>"

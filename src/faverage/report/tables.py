@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from faverage.report.page import MISSING
 
-__all__ = ["csv_table", "exact", "in_latex", "in_markdown", "latex_table", "markdown_table", "plus_minus"]
-
 
 def markdown_table(left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table in Markdown.

@@ -22,18 +22,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Attention, class_means, episode, turned
-from faverage.rivals.rival import Recipe, Rival
-from faverage.vision import Head, Trainable
+from faverage.rivals.parts import Array, Attention, Resting, episode, turned
+from faverage.rivals.rival import BASE, Recipe, Rival
+from faverage.vision import Head
 from faverage.vision.model import Network
 
 __all__ = ["CEC"]
 
-Array = NDArray[Any]
 _CHUNK = 64  # images that are classified at a time: each has all prototypes adapted to it
 
 
@@ -54,7 +52,7 @@ class Graph(nn.Module):
         self.register_buffer("prototypes", prototypes)
 
 
-class Adapt(Trainable):
+class Adapt(Resting):
     """The loss of an episode. Its images come class by class, the support image of a class before its queries.
 
     Args:
@@ -83,13 +81,8 @@ class Adapt(Trainable):
         super().__init__()
         self.graph, self.ways, self.queries, self.count, self.scale = graph, ways, queries, count, scale
         self.weight_decay, self.backbone_rate = weight_decay, backbone_rate
+        self.resting = (graph.backbone,)
         self.register_buffer("targets", torch.arange(2 * ways).repeat_interleave(queries), persistent=False)
-
-    def train(self, mode: bool = True) -> Adapt:
-        """Leave the backbone in evaluation mode, for its batch norm."""
-        super().train(mode)
-        self.graph.backbone.eval()
-        return self
 
     def order(self, labels: Array, batch_size: int, rng: np.random.Generator) -> Array:
         """Draw the episodes of an epoch from labels ``(n,)``: rows ``(count, ways · (1 + queries))``."""
@@ -150,12 +143,24 @@ def adapted_cosines(attention: Attention, prototypes: Tensor, queries: Tensor) -
 
 
 class CEC(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    Both stages are of the base session; a new class is one more prototype:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 2}, "adapt": {"epochs": 1}, "episode": {"count": 2, "queries": 2}}
+    >>> rival = CEC("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> list(rival.trainings), rival.net.prototypes.shape, rival.predict_proba(images[:2]).shape
+    (['cec-base', 'cec-adapt'], torch.Size([4, 128]), (2, 4))
+    """
 
     name = "cec"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "adapt": {
                 "epochs": 100,
                 "lr": 2e-4,
@@ -180,11 +185,7 @@ class CEC(Rival):
             "base": {"lr": 0.01, "schedule": {"at": [0.3, 0.4, 0.6, 0.8], "times": 0.1}},
             "episode": {"queries": 10},
         },
-        "paper/cifar100": {
-            "crop": 32,
-            "base": {"schedule": {"at": [0.6, 0.7], "times": 0.1}},
-            "backbone_rate": 10.0,
-        },
+        "paper/cifar100": {"crop": 32, "base": {"schedule": {"at": [0.6, 0.7], "times": 0.1}}, "backbone_rate": 10.0},
     }
 
     def build(self, sizes: list[int]) -> Graph:
@@ -208,11 +209,7 @@ class CEC(Rival):
             backbone_rate=self.recipe["backbone_rate"],
         )
         self._train(adapt, images, numbers, "adapt")
-        self.net.prototypes = torch.from_numpy(class_means(self.features(images), numbers, n_classes))
-
-    def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
-        means = class_means(self.features(images), numbers - len(self.classes), n_new)
-        self.net.prototypes = torch.cat([self.net.prototypes, torch.from_numpy(means)])
+        self.net.prototypes = self._means(images, numbers, n_classes)
 
     def _probabilities(self, features: Tensor) -> Tensor:
         attention, prototypes = self.net.attention, self.net.prototypes

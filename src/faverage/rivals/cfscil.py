@@ -32,18 +32,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import class_means, cosine, episode
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.parts import Array, cosine, episode
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Head, Trainable
 from faverage.vision.model import Network
 
 __all__ = ["CFSCIL"]
 
-Array = NDArray[Any]
 DIMENSION = 512
 STEPS = {1: 0, 2: 10, 3: 50}  # of the FC, by mode
 _DROPS = {"at": [3 / 7, 6 / 7], "times": 0.1}
@@ -160,12 +158,25 @@ def retrain(fc: nn.Linear, means: Tensor, targets: Tensor, steps: int) -> None:
 
 
 class CFSCIL(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    Of each class it keeps the mean feature, and in every session makes the prototypes of all classes from them:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 1}, "meta": {"epochs": 1}, "mode": 2}
+    >>> recipe["episode"] = {"count": 2, "shots": 2, "queries": 2}
+    >>> rival = CFSCIL("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> list(rival.trainings), rival.net.means.shape, rival.net.prototypes.shape
+    (['c-fscil-base', 'c-fscil-meta'], torch.Size([4, 128]), torch.Size([4, 512]))
+    """
 
     name = "c-fscil"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "meta": {"epochs": 100, "lr": 0.01, "schedule": _DROPS, "weight_decay": 5e-4},
             "episode": {"count": 50, "ways": 60, "shots": 5, "queries": 10},
             "images": 100,
@@ -202,16 +213,16 @@ class CFSCIL(Rival):
         self._train(Episodes(network, **episodes), images, numbers, "meta")
         rng, most = self._rng(), self.recipe["images"]
         rows = np.concatenate([rng.permutation(np.flatnonzero(numbers == c))[:most] for c in range(n_classes)])
-        self._settle(class_means(self.features(images[rows]), numbers[rows], n_classes))
+        self._settle(self._means(images[rows], numbers[rows], n_classes))
 
     def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
-        means = class_means(self.features(images), numbers - len(self.classes), n_new)
-        self._settle(np.concatenate([self.net.means.numpy(), means]))
+        means = self._means(images, numbers - len(self.classes), n_new)
+        self._settle(torch.cat([self.net.means, means]))
 
-    def _settle(self, means: Array) -> None:
+    def _settle(self, means: Tensor) -> None:
         """Keep mean features ``(N, d)`` of all classes, retrain the FC as the mode wants, and compute prototypes."""
         net, mode = self.net, self.recipe["mode"]
-        net.means = torch.from_numpy(means)
+        net.means = means
         prototypes = net.fc(net.means).detach()
         if mode > 1:
             retrain(net.fc, net.means, nudge(prototypes) if mode == 3 else prototypes.sign(), STEPS[mode])

@@ -24,23 +24,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Exemplars, distillation, herding
-from faverage.rivals.rival import Recipe, Rival
-from faverage.vision import Head, Trainable, extract_features
+from faverage.rivals.parts import Array, Exemplars, Resting, distillation, herded
+from faverage.rivals.rival import BASE, Recipe, Rival
+from faverage.vision import Head, extract_features
 from faverage.vision.model import Network
 
 __all__ = ["EEIL"]
 
-Array = NDArray[Any]
 QUARTERS = {"at": [0.25, 0.5, 0.75], "times": 0.1}
 THIRDS = {"at": [1 / 3, 2 / 3], "times": 0.1}
 
 
-class Increment(Trainable):
+class Increment(Resting):
     """The loss of a stage: a network that learns, and an earlier one, which does not.
 
     Args:
@@ -74,12 +72,7 @@ class Increment(Trainable):
         self.sizes, self.temperature = sizes, temperature
         self.noise, self.decay, self.batch_size = noise, decay, batch_size
         self.register_buffer("deviation", torch.zeros(()))
-
-    def train(self, mode: bool = True) -> Increment:
-        """Leave the earlier network in evaluation mode."""
-        super().train(mode)
-        self.before.eval()
-        return self
+        self.resting = (before,)
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         """Set the size of the noise."""
@@ -120,18 +113,29 @@ def balanced(features: Array, numbers: Array) -> Array:
     >>> balanced(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [1.0, 1.0]]), np.array([0, 0, 0, 1]))
     array([2, 3])
     """
-    classes, counts = np.unique(numbers, return_counts=True)
-    rows = [np.flatnonzero(numbers == label) for label in classes]
-    return np.concatenate([own[herding(features[own], int(counts.min()))] for own in rows])
+    _, counts = np.unique(numbers, return_counts=True)
+    return herded(features, numbers, int(counts.min()))
 
 
 class EEIL(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    A session trains twice, the second time on as many images of each class:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 2}, "increment": {"epochs": 2}, "balance": {"epochs": 2}}
+    >>> rival = EEIL("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> list(rival.trainings), rival.predict_proba(images[:2]).shape
+    (['eeil-base', 'eeil-increment-1', 'eeil-balance-1'], (2, 4))
+    """
 
     name = "eeil"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "increment": {"epochs": 40, "batch_size": 128, "lr": 0.1, "schedule": QUARTERS, "weight_decay": 1e-4},
             "balance": {"epochs": 30, "batch_size": 128, "lr": 0.01, "schedule": THIRDS, "weight_decay": 1e-4},
             "temperature": 2.0,

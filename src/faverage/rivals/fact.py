@@ -33,17 +33,15 @@ import math
 from typing import Any, ClassVar
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import class_means, cosine
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.parts import Array, cosine
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["FACT"]
 
-Array = NDArray[Any]
 TIES = 3  # base classes that a virtual class is tied to
 
 
@@ -181,12 +179,24 @@ def blended(features: Tensor, prototypes: Tensor, virtual: Tensor, *, scale: flo
 
 
 class FACT(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    Told that there will be five classes, it keeps room for two in training; one of them comes:
+
+    >>> import numpy as np
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> rival = FACT("tiny", total=5, recipe={"base": {"epochs": 2}}, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> rival.net.virtual.shape, rival.net.prototypes.shape, rival.predict_proba(images[:2]).shape
+    (torch.Size([2, 128]), torch.Size([4, 128]), (2, 4))
+    """
 
     name = "fact"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "alpha": 0.5,
             "weight": 0.01,
             "start": 0.15,
@@ -225,13 +235,6 @@ class FACT(Rival):
     def _fit(self, images: Array, numbers: Array) -> None:
         self._train(self.net, images, numbers, "base")
         self.net.prototypes = self._means(images, numbers, len(self.sessions[0]))
-
-    def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
-        means = self._means(images, numbers - len(self.classes), n_new)
-        self.net.prototypes = torch.cat([self.net.prototypes, means])
-
-    def _means(self, images: Array, numbers: Array, n_classes: int) -> Tensor:
-        return torch.from_numpy(class_means(self.features(images), numbers, n_classes))
 
     def _probabilities(self, features: Tensor) -> Tensor:
         settings = {name: self.recipe[name] for name in ("scale", "share", "top")}

@@ -29,17 +29,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Exemplars, class_means
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.parts import Array, Exemplars, Resting
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["IDLVQ"]
-
-Array = NDArray[Any]
 
 
 class Network(Trainable):
@@ -82,7 +79,7 @@ class Network(Trainable):
         return F.cross_entropy(-distances / self.gamma(), labels) + self.intra * own, right
 
 
-class Increment(Trainable):
+class Increment(Resting):
     """The loss of a session: a network that learns, and the backbone before it, which does not.
 
     Args:
@@ -96,13 +93,7 @@ class Increment(Trainable):
         super().__init__()
         self.network, self.before = network, before.requires_grad_(False)
         self.forget, self.margin = forget, margin
-
-    def train(self, mode: bool = True) -> Increment:
-        """Leave both backbones in evaluation mode, for their batch norm."""
-        super().train(mode)
-        self.network.backbone.eval()
-        self.before.eval()
-        return self
+        self.resting = (network.backbone, before)
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features of both backbones, ``(b, d)`` each, of images ``(b, 3, s, s)``."""
@@ -151,12 +142,24 @@ def nearest(features: Array, numbers: Array, references: Array) -> Array:
 
 
 class IDLVQ(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    It keeps one image of each class, by which the reference vectors of known classes follow the backbone:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 2}, "increment": {"epochs": 2}}
+    >>> rival = IDLVQ("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> rival.arrays["exemplar_numbers"].tolist(), rival.net.references().shape
+    ([0, 1, 2, 3], torch.Size([4, 128]))
+    """
 
     name = "idlvq-c"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "increment": {"epochs": 50, "batch_size": 1024, "lr": 0.001, "schedule": "cosine", "weight_decay": 5e-4},
             "intra": 1.0,
             "forget": 10.0,
@@ -192,7 +195,7 @@ class IDLVQ(Rival):
     def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
         stored, n_old = Exemplars.of_arrays(self.arrays), len(self.classes)
         before, features = self.net.backbone, self.features(stored.images)
-        means = torch.from_numpy(class_means(self.features(images), numbers - n_old, n_new))
+        means = self._means(images, numbers - n_old, n_new)
         own = copy.deepcopy(before).requires_grad_(True)  # frozen if an earlier try was stopped
         network = Network(own, self.net.references().detach(), means, self.recipe["intra"])
         network.slow.data.copy_(self.net.slow.data)

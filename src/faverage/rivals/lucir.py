@@ -19,19 +19,16 @@ from __future__ import annotations
 import copy
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Exemplars, class_means, cosine
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.parts import Array, Exemplars, Resting, class_means, cosine, unit
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["LUCIR"]
 
-Array = NDArray[Any]
 THIRDS = {"at": [1 / 3, 2 / 3], "times": 0.1}
 
 
@@ -69,7 +66,7 @@ class Network(Trainable):
         return F.cross_entropy(logits, labels), (logits.detach().argmax(1) == labels).sum()
 
 
-class Increment(Trainable):
+class Increment(Resting):
     """The loss of a session: a network that learns, and the one before it, which does not.
 
     Args:
@@ -87,12 +84,7 @@ class Increment(Trainable):
         super().__init__()
         self.network, self.before = network, before.requires_grad_(False)
         self.n_old, self.weight, self.margin, self.top = n_old, weight, margin, top
-
-    def train(self, mode: bool = True) -> Increment:
-        """Leave the old network in evaluation mode."""
-        super().train(mode)
-        self.before.eval()
-        return self
+        self.resting = (before,)
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features of both networks, ``(b, d)`` each, of images ``(b, 3, s, s)``."""
@@ -129,12 +121,26 @@ def margin_ranking(cosines: Tensor, labels: Tensor, n_old: int, *, margin: float
 
 
 class LUCIR(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    Three base classes, then a session of one, which goes on training with ten images of each base class:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 2}, "increment": {"epochs": 2}}
+    >>> rival = LUCIR("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> list(rival.trainings), rival.predict_proba(images[:2]).shape
+    (['lucir-base', 'lucir-increment-1'], (2, 4))
+    >>> np.bincount(rival.arrays["exemplar_numbers"]).tolist()  # one of the new class is kept for later sessions
+    [10, 10, 10, 1]
+    """
 
     name = "lucir"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "increment": {"epochs": 90, "batch_size": 128, "lr": 0.1, "schedule": THIRDS, "weight_decay": 1e-4},
             "weight": 10.0,
             "margin": 0.5,
@@ -168,10 +174,9 @@ class LUCIR(Rival):
     def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
         exemplars = Exemplars.of_arrays(self.arrays)
         n_old = len(self.classes)
-        features = self.features(images)
         old = self.net.weights().detach()
-        unit = features / np.linalg.norm(features, axis=1, keepdims=True).clip(1e-12)
-        means = F.normalize(torch.from_numpy(class_means(unit, numbers - n_old, n_new)), dim=1)
+        directions = class_means(unit(self.features(images)), numbers - n_old, n_new)
+        means = F.normalize(torch.from_numpy(directions), dim=1)
         network = Network(copy.deepcopy(self.net.backbone), old, n_new, old.shape[1])
         with torch.no_grad():
             network.new.copy_(means * old.norm(dim=1).mean())

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["Attention", "Exemplars", "class_means", "cosine", "distillation", "episode", "herding", "turned"]
+from faverage.vision import Trainable
 
 Array = NDArray[Any]
 
@@ -36,6 +36,11 @@ def class_means(features: Array, numbers: Array, n_classes: int) -> Array:
     return np.stack([features[numbers == c].mean(0) for c in range(n_classes)])
 
 
+def unit(features: Array) -> Array:
+    """Scale rows ``(n, d)`` to length one."""
+    return np.asarray(features / np.linalg.norm(features, axis=1, keepdims=True).clip(1e-12))
+
+
 def herding(features: Array, count: int) -> Array:
     """Choose rows of features ``(n, d)`` one by one, so that their mean stays nearest to the mean of all.
 
@@ -44,15 +49,21 @@ def herding(features: Array, count: int) -> Array:
     >>> herding(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), 2)
     array([2, 0])
     """
-    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    mean, total = unit.mean(0), np.zeros(unit.shape[1])
+    scaled = unit(features)
+    mean, total = scaled.mean(0), np.zeros(scaled.shape[1])
     chosen: list[int] = []
-    for k in range(min(count, len(unit))):
-        distance = np.linalg.norm(mean - (total + unit) / (k + 1), axis=1)
+    for k in range(min(count, len(scaled))):
+        distance = np.linalg.norm(mean - (total + scaled) / (k + 1), axis=1)
         distance[chosen] = np.inf
         chosen.append(int(distance.argmin()))
-        total += unit[chosen[-1]]
+        total += scaled[chosen[-1]]
     return np.array(chosen, dtype=np.int64)
+
+
+def herded(features: Array, numbers: Array, count: int) -> Array:
+    """Choose ``count`` rows of each class ``(n,)``, by herding on features ``(n, d)``."""
+    rows = [np.flatnonzero(numbers == label) for label in np.unique(numbers)]
+    return np.concatenate([own[herding(features[own], count)] for own in rows])
 
 
 def episode(labels: Array, ways: int, each: int, rng: np.random.Generator) -> Array:
@@ -73,6 +84,19 @@ def turned(images: Tensor, quarters: Tensor) -> Tensor:
     for k in (1, 2, 3):
         result = torch.where((quarters == k).view(-1, 1, 1, 1), torch.rot90(images, k, (2, 3)), result)
     return result
+
+
+class Resting(Trainable):
+    """A loss whose ``resting`` modules stay in evaluation mode, for their batch norm."""
+
+    resting: tuple[nn.Module, ...]
+
+    def train(self, mode: bool = True) -> Self:
+        """Leave them in evaluation mode."""
+        super().train(mode)
+        for module in self.resting:
+            module.eval()
+        return self
 
 
 class Attention(nn.Module):
@@ -140,9 +164,5 @@ class Exemplars:
 
     def with_new(self, images: Array, numbers: Array, features: Array, count: int) -> Exemplars:
         """Add ``count`` images of each new class, chosen by herding on their features ``(n, d)``."""
-        rows = []
-        for label in np.unique(numbers):
-            own = np.flatnonzero(numbers == label)
-            rows.append(own[herding(features[own], count)])
-        chosen = np.concatenate(rows)
+        chosen = herded(features, numbers, count)
         return Exemplars(*self.joined(images[chosen], numbers[chosen]))

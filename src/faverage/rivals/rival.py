@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from faverage.rivals.parts import Array, class_means
 from faverage.storage import read_tensors, write_tensors
 from faverage.vision import (
     Augment,
@@ -28,16 +28,18 @@ from faverage.vision import (
 
 __all__ = ["Rival"]
 
-Array = NDArray[Any]
 Recipe = dict[str, Any]
+BASE: Recipe = {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4}
+"""The base session of the recipes ``shared``."""
 _FEW_STEPS = 2000  # trainings shorter than this are not worth compiling
 
 
 class Rival:
     """A method of the paper's tables behind the verbs of ``FewShotLearner``.
 
-    A subclass gives ``name`` and ``recipes``, and defines ``build``, ``_fit``, ``_learn`` and ``_probabilities``; where
-    a prediction takes more than one pass of the backbone, it says how many, ``passes``.
+    A subclass gives ``name`` and ``recipes``, and defines ``build``, ``_fit`` and ``_probabilities``; where a session
+    does more than to add mean features, ``_learn``; where a prediction takes more than one pass of the backbone, it
+    says how many, ``passes``.
     Classes are numbered in order of arrival inside; ``classes`` has their labels.
 
     Args:
@@ -207,8 +209,16 @@ class Rival:
         raise NotImplementedError
 
     def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
-        """Take in a session of ``n_new`` classes, with the next numbers; ``sessions`` still has the old ones."""
-        raise NotImplementedError
+        """Take in a session of ``n_new`` classes, with the next numbers; ``sessions`` still has the old ones.
+
+        By default it trains nothing, and adds their mean features to the ``prototypes`` of ``net``.
+        """
+        means = self._means(images, numbers - len(self.classes), n_new)
+        self.net.prototypes = torch.cat([self.net.prototypes, means])
+
+    def _means(self, images: Array, numbers: Array, n_classes: int) -> Tensor:
+        """Return the mean feature of each class, ``(C, d)``."""
+        return torch.from_numpy(class_means(self.features(images), numbers, n_classes))
 
     def _probabilities(self, features: Tensor) -> Tensor:
         """Return probabilities ``(n, N)`` of features ``(n, d)``."""

@@ -36,17 +36,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import class_means, cosine
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.parts import Array, cosine
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Augment, Trainable, extract_features
 
 __all__ = ["SAVC"]
 
-Array = NDArray[Any]
 # by name: quarter turns and channel shifts, of which 0, 1 and 2 give RGB, GBR and BRG
 FANTASIES = {"rotation2": ((0, 0), (2, 0)), "rot_color_perm12": tuple(itertools.product(range(4), range(3)))}
 TRIES = 4  # places that are drawn for a local view, of which the first inside the key's crop counts
@@ -287,12 +285,24 @@ class Prototypes(nn.Module):
 
 
 class SAVC(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    With the image as it is and one fantasy of it, a prototype has twice the 128 features of the backbone:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 1}, "contrast": {"queue": 64, "dimension": 16}, "views": {"count": 1}}
+    >>> rival = SAVC("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> rival.passes(rival.recipe), rival.net.prototypes.shape, rival.predict_proba(images[:2]).shape
+    (2, torch.Size([4, 256]), (2, 4))
+    """
 
     name = "savc"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "fantasies": "rotation2",
             "scale": 16.0,
             "contrast": {
@@ -346,11 +356,7 @@ class SAVC(Rival):
         assert plain is not None
         learner = self._seeded(lambda: Contrast(self.net.backbone, n_classes, plain, self.recipe))
         self._train(learner, images, numbers, "base", augment=Stored(**plain.config()))
-        self.net.prototypes = torch.from_numpy(class_means(self.features(images), numbers, n_classes))
-
-    def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
-        means = class_means(self.features(images), numbers - len(self.classes), n_new)
-        self.net.prototypes = torch.cat([self.net.prototypes, torch.from_numpy(means)])
+        self.net.prototypes = self._means(images, numbers, n_classes)
 
     def _probabilities(self, features: Tensor) -> Tensor:
         logits = self.recipe["scale"] * aggregated(features, self.net.prototypes, self.passes(self.recipe))

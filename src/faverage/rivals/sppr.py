@@ -27,17 +27,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import Attention, class_means
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.parts import Array, Attention, class_means, unit
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 
 __all__ = ["SPPR"]
 
-Array = NDArray[Any]
 HIDDEN = 64
 
 
@@ -164,19 +162,24 @@ def replaced(prototypes: Tensor, classes: Tensor, means: Tensor) -> Tensor:
 
 
 class SPPR(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    A session appends a refined prototype, and trains nothing:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 2}, "episode": {"way": 1, "spare": 1}}
+    >>> rival = SPPR("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> list(rival.trainings), rival.net.prototypes.shape, rival.net.refined.shape
+    (['sppr-base'], torch.Size([3, 128]), torch.Size([4, 128]))
+    """
 
     name = "sppr"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {
-                "epochs": 100,
-                "batch_size": 128,
-                "lr": 0.1,
-                "schedule": "cosine",
-                "momentum": 0.0,
-                "weight_decay": 5e-4,
-            },
+            "base": {**BASE, "momentum": 0.0},
             "episode": {"way": 5, "shots": 5, "spare": 3, "episodes": 3},
         },
         "shared/digits": {"base": {"epochs": 20, "batch_size": 64, "lr": 0.5}, "episode": {"way": 2}},
@@ -197,9 +200,7 @@ class SPPR(Rival):
         self.net.refined = self._refine(self.net.prototypes)
 
     def _learn(self, images: Array, numbers: Array, n_new: int) -> None:
-        features = self.features(images)
-        unit = features / np.linalg.norm(features, axis=1, keepdims=True).clip(1e-12)
-        means = torch.from_numpy(class_means(unit, numbers - len(self.classes), n_new))
+        means = torch.from_numpy(class_means(unit(self.features(images)), numbers - len(self.classes), n_new))
         self.net.refined = torch.cat([self.net.refined, self._refine(means, self.net.prototypes)])
 
     @torch.no_grad()

@@ -37,18 +37,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faverage.rivals.parts import class_means
-from faverage.rivals.rival import Recipe, Rival
+from faverage.rivals.parts import Array, Resting, class_means
+from faverage.rivals.rival import BASE, Recipe, Rival
 from faverage.vision import Trainable
 from faverage.vision.backbones import Block
 
 __all__ = ["TOPIC"]
 
-Array = NDArray[Any]
 _CUB: Recipe = {
     "increment": {"epochs": 120, "lr": 0.01, "schedule": {"at": [110 / 120], "times": 0.1}},
     "min": {"weight": 5e-5, "rate": 0.5},
@@ -170,7 +168,7 @@ def last_block(backbone: nn.Module) -> list[nn.Module]:
     return []
 
 
-class Increment(Trainable):
+class Increment(Resting):
     """The loss of a session, for a network whose last head is new.
 
     Args:
@@ -216,12 +214,7 @@ class Increment(Trainable):
             self.register_buffer(name, fixed, persistent=False)
         self.anchor, self.weights, self.margin = anchor, weights, margin
         self.node_rate, self.weight_decay = node_rate, weight_decay
-
-    def train(self, mode: bool = True) -> Increment:
-        """Leave the backbone in evaluation mode, for its batch norm."""
-        super().train(mode)
-        self.network.backbone.eval()
-        return self
+        self.resting = (network.backbone,)
 
     def embed(self, images: Tensor, labels: Tensor, extra: Tensor) -> Tensor:
         """Return features ``(b + m, d)`` of images ``(b, 3, s, s)`` and of the nodes' images after them."""
@@ -256,12 +249,26 @@ def max_loss(nodes: Tensor, edges: Tensor, margin: float) -> Tensor:
 
 
 class TOPIC(Rival):
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    A gas of six nodes gets a seventh in a session of one class; each node keeps an image:
+
+    >>> labels = np.arange(40) % 4
+    >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
+    >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]
+    >>> recipe = {"base": {"epochs": 2}, "increment": {"epochs": 2}, "gas": {"nodes": 6}}
+    >>> rival = TOPIC("tiny", recipe=recipe, device="cpu")
+    >>> rival = rival.fit_base(images[base], labels[base]).learn_session(images[shots], labels[shots])
+    >>> rival.arrays["nodes"].shape, rival.arrays["node_images"].shape
+    ((7, 128), (7, 8, 8, 3))
+    >>> [tuple(head.shape) for head in rival.net.heads]  # one a session
+    [(3, 128), (1, 128)]
+    """
 
     name = "topic"
     recipes: ClassVar[dict[str, Recipe]] = {
         "shared": {
-            "base": {"epochs": 100, "batch_size": 128, "lr": 0.1, "schedule": "cosine", "weight_decay": 5e-4},
+            "base": BASE,
             "increment": {"epochs": 100, "lr": 0.02, "schedule": {"at": [0.9], "times": 0.1}, "weight_decay": 5e-4},
             "gas": {"nodes": 400, "passes": 3, "rate": 0.02, "reach": 1.0, "lifetime": 200},
             "start": 0.001,

@@ -212,6 +212,19 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
     Raises:
         CheckpointError: the file is no checkpoint.
         ValueError: if a tensor is missing, is left over, or has another shape; the message names them.
+
+    >>> import tempfile
+    >>> trained, fresh = get_backbone("tiny", dimension=8), get_backbone("tiny", dimension=8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     torch.save(trained.state_dict(), f"{folder}/tiny.pth")
+    ...     backbone = load_weights(fresh, f"{folder}/tiny.pth")
+    ...     try:
+    ...         load_weights(get_backbone("tiny", dimension=16), f"{folder}/tiny.pth")
+    ...     except ValueError as error:
+    ...         print(str(error).partition("tiny.pth ")[2].partition(";")[0])
+    does not fit this TinyNet: convs.0.weight has shape (4, 3, 3, 3), expected (8, 3, 3, 3)
+    >>> torch.equal(backbone.convs[0].weight, trained.convs[0].weight)
+    True
     """
     others = ("fc.", "head.", "momentum.")
     given = {name: tensor for name, tensor in read_weights(Path(path)).items() if not name.startswith(others)}

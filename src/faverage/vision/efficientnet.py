@@ -158,6 +158,12 @@ def pretrained(name: str = "efficientnet_lite0") -> BaseModel:
 
     Raises:
         ImportError: the weights are not installed; the message says how to.
+
+    >>> model = pretrained("efficientnet_lite0")
+    >>> with torch.no_grad():
+    ...     features = model.backbone(torch.zeros(1, 3, 64, 64))
+    >>> model.transform.resize, features.shape, model.logits(features).shape
+    (256, torch.Size([1, 1280]), torch.Size([1, 1000]))
     """
     if name not in pretrained_names():
         raise ValueError(f"there are no ready weights for {name!r}: choose from {', '.join(pretrained_names())}")

@@ -56,7 +56,7 @@ def extract_features(
     Args:
         backbone: module from images to features; it is copied, not changed.
         images: uint8 ``(N, S, S, 3)``, may be a memory map, or several as ``Shards``.
-        indices: the n rows wanted, in their order; by default all.
+        indices: ``(n,)``, the rows wanted, in their order; by default all.
         transform: the evaluation transform, such as ``BaseModel.transform``.
         views: ways to look at each image, see ``View``; their features are side by side, ``(n, views x d)``.
         batch_size: images at a time.
@@ -173,7 +173,19 @@ class Extractor:
 
 
 class Eyes(Extractor):
-    """The former name of an ``Extractor`` of a ``BaseModel``; it goes in version 0.3."""
+    """The former name of an ``Extractor`` of a ``BaseModel``; it goes in version 0.3.
+
+    >>> from faverage.vision import BaseModel, get_backbone
+    >>> backbone = get_backbone("tiny", dimension=8)
+    >>> model = BaseModel(backbone, "linear", torch.zeros(3, 8), torch.zeros(3), None, Evaluate(8))
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     see = Eyes(model, device="cpu")
+    >>> print(caught[0].message)
+    faverage.vision.Eyes goes in version 0.3: use Extractor(model.backbone, model.transform)
+    >>> see(np.zeros((2, 8, 8, 3), dtype=np.uint8)).shape
+    (2, 8)
+    """
 
     def __init__(self, model: BaseModel, device: str = "auto") -> None:
         warnings.warn(

@@ -58,7 +58,7 @@ def store_features(
     Args:
         backbone: module from images to features; it is copied, not changed.
         images: uint8 ``(N, S, S, 3)``, may be a memory map, or several as ``Shards``.
-        indices: the n rows wanted, in their order; by default all.
+        indices: ``(n,)``, the rows wanted, in their order; by default all.
         folder: for the parts; it is made where it is not there.
         transform: the evaluation transform, such as ``BaseModel.transform``.
         views: ways to look at each image, see ``View``; their features are side by side, ``(n, views x d)``.
@@ -109,6 +109,21 @@ def open_features(folder: str | Path, *, check: bool = False) -> Shards:
 
     Raises:
         ValueError: there is no whole store, or a part is not what the manifest says.
+
+    >>> import tempfile
+    >>> from faverage.vision import get_backbone
+    >>> images, backbone = np.zeros((5, 8, 8, 3), dtype=np.uint8), get_backbone("tiny", dimension=8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     stored = store_features(backbone, images, folder=folder, transform=Evaluate(8), device="cpu", part_rows=2)
+    ...     features = open_features(folder, check=True)  # as another program does, later
+    ...     print(features[[0, 4]].shape)  # only these rows are read
+    ...     Path(folder, "part-00001.npy").unlink()
+    ...     try:
+    ...         open_features(folder)
+    ...     except ValueError as error:
+    ...         print(str(error).rpartition("): ")[2])
+    (2, 8)
+    run store_features again: it makes what is missing
     """
     folder = Path(folder)
     again = "run store_features again: it makes what is missing"

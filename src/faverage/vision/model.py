@@ -65,6 +65,20 @@ class BaseModel:
         history: by epoch, ``loss`` and ``accuracy`` on the training batches, ``lr`` at its start, and ``seconds``.
         images_per_second: of the median epoch.
         config: everything that the result depends on.
+
+    >>> import tempfile
+    >>> backbone, head = get_backbone("tiny", dimension=8), Head(8, n_classes=3)
+    >>> weight, bias = head.weight.detach(), head.bias.detach()
+    >>> model = BaseModel(backbone.eval(), "linear", weight, bias, None, Evaluate(8))  # train_base trains it
+    >>> images = torch.zeros(2, 8, 8, 3, dtype=torch.uint8)
+    >>> with torch.no_grad():
+    ...     features = model.backbone(model.transform(images))
+    >>> features.shape, model.logits(features).shape
+    (torch.Size([2, 8]), torch.Size([2, 3]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     again = BaseModel.load(model.save(f"{folder}/model.safetensors"))
+    >>> torch.equal(again.logits(features), model.logits(features))
+    True
     """
 
     backbone: nn.Module

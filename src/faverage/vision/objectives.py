@@ -167,7 +167,16 @@ def attraction(projected: Tensor, targets: Tensor, temperature: float = 0.1) -> 
 
 
 def rotation_heads(model: BaseModel) -> Tensor:
-    """Return the heads of the four rotations, ``(4, C, d)``, of a model that was trained on classes and rotations."""
+    """Return the heads of the four rotations, ``(4, C, d)``, of a model that was trained on classes and rotations.
+
+    >>> import numpy as np
+    >>> from faverage.vision import train_base
+    >>> images, labels = np.zeros((8, 8, 8, 3), dtype=np.uint8), np.arange(8) % 2
+    >>> model = train_base(images, labels, backbone="tiny", rotations=True, epochs=1, device="cpu")
+    >>> heads = rotation_heads(model)  # heads[1] is for images that are rotated by 90°
+    >>> model.head_weight.shape, heads.shape
+    (torch.Size([8, 128]), torch.Size([4, 2, 128]))
+    """
     weight = model.head_weight
     if not model.config.get("head", {}).get("rotations"):
         raise ValueError("the model was not trained on rotated images: use train_base(..., rotations=True)")
@@ -175,7 +184,18 @@ def rotation_heads(model: BaseModel) -> Tensor:
 
 
 def turn_heads(model: BaseModel) -> Tensor:
-    """Return ``rotation_heads``, ``(4, C, d)``, under its old name."""
+    """Return ``rotation_heads``, ``(4, C, d)``, under its old name.
+
+    >>> import warnings
+    >>> from faverage.vision import Evaluate, get_backbone
+    >>> weight, config = torch.arange(16.0).view(8, 2), {"head": {"rotations": True}}
+    >>> model = BaseModel(get_backbone("tiny"), "cosine", weight, None, 16.0, Evaluate(8), config=config)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     heads = turn_heads(model)
+    >>> print(caught[0].message, torch.equal(heads, rotation_heads(model)))
+    'turn_heads' is now 'rotation_heads': use that, the old word will be an error in version 0.3 True
+    """
     renamed("turn_heads", "rotation_heads")
     return rotation_heads(model)
 

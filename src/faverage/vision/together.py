@@ -25,7 +25,7 @@ class Together(nn.Module):
 
     Args:
         backbones: names for ``get_backbone``, which builds this from ``a+b``; networks that take images of any side.
-        apart: whether the features of each are views of their own to a learner, see ``by_view``; they then differ.
+        apart: whether a learner has the features of each as a view of its own; no two may then be the same.
 
     >>> Together(["tiny", "tiny"])(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 256])
@@ -74,6 +74,12 @@ def together(names: Sequence[str]) -> BaseModel:
     """Return networks of ``pretrained_names()`` as one, apart, all of which see images of the largest one's side.
 
     Only its features are of use: there is no head for all of them, and that of the result is of zeros.
+
+    >>> model = together(["efficientnet_lite0", "efficientnet_lite1"])
+    >>> model.transform.size, model.backbone.dimension
+    (240, 2560)
+    >>> model.backbone.names, model.backbone.widths  # to a learner, each network is a view
+    (['efficientnet_lite0', 'efficientnet_lite1'], [1280, 1280])
     """
     models = [pretrained(name) for name in names]
     network = Together(names, apart=True)

@@ -37,7 +37,7 @@ def hold_out(
         labels: ``(n,)``, class of each image.
         per_class: images to keep of each class, at most.
         at_most: share of a class to keep, at most.
-        small: what to keep of a class that this leaves nothing of, as one of 5 images: ``none``, one row that is
+        small: what to keep of a class of which that share is less than one image, as of 5: ``none``, one row that is
             ``drawn``, or the ``last`` one.
         seed: of the choice.
 
@@ -114,6 +114,16 @@ def train_base(
     Raises:
         FloatingPointError: if the loss is not a number after an epoch; the last checkpoint stays as it is.
         ValueError: if the input does not fit, or the checkpoint belongs to another training.
+
+    >>> from faverage.vision import extract_features
+    >>> labels = np.arange(24) % 2
+    >>> images = np.full((24, 8, 8, 3), 40, dtype=np.uint8)
+    >>> images[labels == 1] = 200  # class 0 is dark, class 1 is bright
+    >>> model = train_base(images, labels, backbone="tiny", epochs=3, batch_size=8, device="cpu")
+    >>> features = extract_features(model.backbone, images, transform=model.transform, device="cpu")
+    >>> said = model.logits(torch.from_numpy(features)).argmax(1)
+    >>> features.shape, bool((said.numpy() == labels).all())
+    ((24, 128), True)
     """
     if "turned" in options:
         renamed("turned", "rotations")

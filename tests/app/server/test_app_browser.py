@@ -12,7 +12,7 @@ pytest.importorskip("uvicorn", reason="no uvicorn: the tests in a browser are le
 
 from playwright.sync_api import Page, expect
 
-from faverage.app.demo import digits_model
+from faverage.app.train import digits_model
 from helpers_app import png
 from helpers_browser import FOUR, HEART, STAR, ZIGZAG, Served, chromium, draw, page_of, picture_file, teach_drawings
 

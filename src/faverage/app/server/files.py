@@ -11,12 +11,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
 
 from faverage.app.names import ModelError
-from faverage.app.server.guard import Refused
+from faverage.app.server.guard import Refused, client_of
 from faverage.app.server.limits import Limits
-from faverage.app.server.schemas import Learned, learned_answer
+from faverage.app.server.schemas import Merged, Unzipped, errors, learned_answer
 from faverage.app.server.workers import Workers
 from faverage.app.zips import merge_zip, read_pictures, write_model_zip, write_pictures
 
@@ -25,45 +24,19 @@ if TYPE_CHECKING:
 
     from faverage.app.model import Model
 
-__all__ = ["add_files"]
-
 ZIPS_AT_ONCE = 2  # that come in, of all clients together: what is in them takes memory
 TOGETHER = 50  # pictures of a zip that are opened at a time
 _CHUNK = 1 << 18
 _ZIP = {"required": True, "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}}}
-_FILE: dict[int | str, dict[str, Any]] = {200: {"content": {"application/zip": {}}}}
 
 
-class Merged(BaseModel):
-    """What a model brought."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"new": ["star"], "version": 8}]})
-    new: list[str]
-    version: int
+def _file(kind: str) -> dict[str, Any]:
+    """Return how a route that answers with a file is described."""
+    return {"response_class": Response, "responses": {200: {"content": {kind: {}}}, **errors(409)}}
 
 
-class Unzipped(BaseModel):
-    """What was taught from a zip."""
-
-    pictures: int = Field(description="Those that it learned; others it kept already.")
-    lessons: list[Learned] = Field(description="One a class.")
-    version: int
-
-
-def add_files(
-    router: APIRouter, model: Model, workers: Workers, limits: Limits, errors: Any, changed: Any, client_of: Any
-) -> None:
-    """Add the routes.
-
-    Args:
-        router: of the model.
-        model: what is served.
-        workers: what works on it.
-        limits: of a client.
-        errors: returns the documented errors of statuses.
-        changed: runs a change of the model, and says in words why it is refused.
-        client_of: returns who sent a request.
-    """
+def add_files(router: APIRouter, model: Model, workers: Workers, limits: Limits) -> None:
+    """Add the routes."""
 
     async def download(write: Callable[[IO[bytes]], Any], name: str, kind: str) -> Response:
         file: IO[bytes] = tempfile.TemporaryFile()
@@ -89,26 +62,17 @@ def add_files(
 
     called = re.sub(r"[^A-Za-z0-9_-]", "-", model.folder.name) or "model"
 
-    @router.get(
-        "/api/pictures.zip", response_class=Response, responses={**_FILE, **errors(409)}, summary="All pictures"
-    )
+    @router.get("/api/pictures.zip", **_file("application/zip"), summary="All pictures")
     async def pictures_out() -> Response:
         """A folder a class; the pictures are the squares that the model sees, not the files that were sent."""
         return await download(lambda file: write_pictures(model, file), f"{called}-pictures.zip", "application/zip")
 
-    @router.get(
-        "/api/model.zip", response_class=Response, responses={**_FILE, **errors(409)}, summary="The whole model"
-    )
+    @router.get("/api/model.zip", **_file("application/zip"), summary="The whole model")
     async def model_out() -> Response:
         """The folder of the model, as it is now; unpacked, it can be served, or merged by another."""
         return await download(lambda file: write_model_zip(model, file), f"{called}.zip", "application/zip")
 
-    @router.get(
-        "/api/model.onnx",
-        response_class=Response,
-        responses={200: {"content": {"application/octet-stream": {}}}, **errors(409)},
-        summary="The model as ONNX",
-    )
+    @router.get("/api/model.onnx", **_file("application/octet-stream"), summary="The model as ONNX")
     async def onnx_out() -> Response:
         """From pixels to probabilities, for programs that know nothing of faverage."""
         return await download(lambda file: _write_onnx(model, file), f"{called}.onnx", "application/octet-stream")
@@ -122,7 +86,7 @@ def add_files(
     async def pictures_in(request: Request) -> Unzipped:
         """Each folder is a class; up to 1,000 pictures. One that cannot be read is named, and nothing is changed."""
         with await _body(request) as file, place():  # who sends slowly keeps nobody from it
-            return await learn(client_of(request), file)
+            return await learn(client_of(request.scope), file)
 
     async def learn(client: str, file: IO[bytes]) -> Unzipped:
         try:
@@ -136,8 +100,8 @@ def add_files(
                 opened = await workers.open(client, [(path, data) for _, path, data in some], shown=len(some))
             for (name, _, _), image in zip(some, opened, strict=True):
                 lessons.setdefault(name, []).append(image)
-        taught = await changed(workers, model.teach_many, lessons)
-        version = await workers.read(getattr, model, "version")
+        taught = await workers.change(model.teach_many, lessons)
+        version = await workers.version()
         went = [learned_answer(one, version) for one in taught]
         return Unzipped(pictures=len(found) - sum(one.again for one in taught), lessons=went, version=version)
 
@@ -150,8 +114,8 @@ def add_files(
     async def merge(request: Request) -> Merged:
         """Send the zip of a model with the same backbone; a class that both know becomes one."""
         with await _body(request) as file, place(), tempfile.TemporaryDirectory() as scratch:
-            new = await changed(workers, merge_zip, model, file, Path(scratch))
-        return Merged(new=new, version=await workers.read(getattr, model, "version"))
+            new = await workers.change(merge_zip, model, file, Path(scratch))
+        return Merged(new=new, version=await workers.version())
 
 
 async def _body(request: Request) -> IO[bytes]:

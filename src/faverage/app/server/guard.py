@@ -19,8 +19,6 @@ from starlette.requests import ClientDisconnect
 
 from faverage.app.server.limits import LOOPBACK, Limits, Meter, Rate, Shares, who
 
-__all__ = ["COOKIE", "Guard", "Refused"]
-
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -29,11 +27,9 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 COOKIE = "faverage"
 OPEN = frozenset({"/", "/page.css", "/page.js", "/icon.svg", "/favicon.ico", "/api/health"})
 """What is answered without the token: the page, which holds nothing of the model, and the sign of life."""
-MODULES = "/js/"
-"""Likewise: what the addresses of the page's modules begin with."""
+MODULES = "/js/"  # likewise: what the addresses of the page's modules begin with
 PICTURES = frozenset({"/api/predict", "/api/teach"})
-ZIPS = frozenset({"/api/pictures.zip", "/api/merge"})
-"""What takes more than a note."""
+ZIPS = frozenset({"/api/pictures.zip", "/api/merge"})  # these and pictures take more than a note
 
 HEADERS = {
     "content-security-policy": (
@@ -56,6 +52,11 @@ class Refused(HTTPException):
 
     def __init__(self, status: int, words: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(status, words, headers)
+
+
+def client_of(scope: MutableMapping[str, Any]) -> str:
+    """Return who sent a request."""
+    return who((scope.get("client") or ("unknown", 0))[0])
 
 
 class Guard:
@@ -109,8 +110,7 @@ class Guard:
                 message["headers"] = _with_headers(message.get("headers", []))
             await send(message)
 
-        client = who((scope.get("client") or ("unknown", 0))[0])
-        brought = 0
+        client, brought = client_of(scope), 0
 
         def bring(size: int) -> None:
             nonlocal brought

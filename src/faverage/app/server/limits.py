@@ -8,60 +8,34 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["LOOPBACK", "Limits", "Meter", "Rate", "Shares", "who"]
-
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Names of this machine, as a browser writes them."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})  # names of this machine, as a browser writes them
 
 _LATEST = 4096  # clients and times that are remembered
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client may ask for.
+    """What a client may ask for."""
 
-    Attributes:
-        picture_bytes: size of one picture.
-        pixels: pixels of one picture, once unpacked.
-        pixels_together: pixels of all pictures in one request; of a JPEG, those that it is shrunk to as it is read.
-        memory: bytes that unpacking one picture may take, which some formats need more of than others.
-        pictures: pictures in one request.
-        pictures_at_once: pictures in progress, of all clients together.
-        bytes_at_once: bytes of requests in progress, of all clients together.
-        note_bytes: size of a request that brings no pictures.
-        upload_seconds: time in which a request must have arrived.
-        answer_seconds: time in which a prediction must be ready.
-        per_second: requests a second of one client, on average.
-        burst: requests of one client at once.
-        local_per_second: the same for a client on this machine.
-        local_burst: the same for a client on this machine.
-        at_once: requests in progress, of all clients together; those that bring something, such as pictures, are
-            counted apart from the others.
-        share: one client gets a share of whatever is limited for all together: one in so many.
-        connections: open connections, of all clients together.
-        head_seconds: time in which a connection must have sent the head of its next request.
-        teachers: changes of the model that may wait for their turn.
-    """
-
-    picture_bytes: int = 8 * 2**20
-    pixels: int = 50_000_000
-    pixels_together: int = 250_000_000
-    memory: int = 320_000_000
-    pictures: int = 20
-    pictures_at_once: int = 320
-    bytes_at_once: int = 192 * 2**20
-    note_bytes: int = 4096
-    upload_seconds: float = 30.0
-    answer_seconds: float = 30.0
-    per_second: float = 30.0
-    burst: int = 90
-    local_per_second: float = 5_000.0
-    local_burst: int = 10_000
-    at_once: int = 128
-    share: int = 4
-    connections: int = 512
-    head_seconds: float = 10.0
-    teachers: int = 16
+    picture_bytes: int = 8 * 2**20  # size of one picture
+    pixels: int = 50_000_000  # pixels of one picture, once unpacked
+    pixels_together: int = 250_000_000  # of all pictures in one request; of a JPEG, those that it is shrunk to
+    memory: int = 320_000_000  # bytes that unpacking one picture may take, which some formats need more of than others
+    pictures: int = 20  # pictures in one request
+    pictures_at_once: int = 320  # pictures in progress, of all clients together
+    bytes_at_once: int = 192 * 2**20  # bytes of requests in progress, of all clients together
+    note_bytes: int = 4096  # size of a request that brings no pictures
+    upload_seconds: float = 30.0  # time in which a request must have arrived
+    answer_seconds: float = 30.0  # time in which a prediction must be ready
+    per_second: float = 30.0  # requests a second of one client, on average
+    burst: int = 90  # requests of one client at once
+    local_per_second: float = 5_000.0  # the same for a client on this machine
+    local_burst: int = 10_000  # the same for a client on this machine
+    at_once: int = 128  # requests in progress, of all clients together; those that bring something are counted apart
+    share: int = 4  # one client gets a share of whatever is limited for all together: one in so many
+    connections: int = 512  # open connections, of all clients together
+    head_seconds: float = 10.0  # time in which a connection must have sent the head of its next request
+    teachers: int = 16  # changes of the model that may wait for their turn
 
     @property
     def request_bytes(self) -> int:
@@ -85,11 +59,7 @@ def who(address: str) -> str:
 
 
 class Shares:
-    """Places that clients take and give back.
-
-    Args:
-        most: places in all.
-        each: places of one client.
+    """Places that clients take and give back: ``most`` in all, ``each`` of one client.
 
     >>> places = Shares(3, 2)
     >>> [places.take(client) for client in ("a", "a", "a", "b", "c")]
@@ -125,10 +95,6 @@ class Shares:
 
 class Rate:
     """A bucket of tokens a client: each request takes one, and they come back at a steady pace.
-
-    Args:
-        limits: the pace and the size of the buckets.
-        clock: seconds that only grow.
 
     >>> now = [0.0]
     >>> rate = Rate(Limits(per_second=1, burst=2), clock=lambda: now[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from PIL import Image
@@ -16,24 +16,8 @@ from faverage.app.names import printable
 if TYPE_CHECKING:
     from faverage.app.model import Answer, ClassInfo, Model, Taught
 
-__all__ = [
-    "Classes",
-    "Explained",
-    "Failure",
-    "Forgotten",
-    "Health",
-    "Known",
-    "Learned",
-    "Metrics",
-    "Models",
-    "Name",
-    "Predictions",
-    "Undone",
-    "class_id",
-    "classes_answer",
-    "learned_answer",
-    "prediction_answer",
-]
+MOST_IDS = 100
+_Id = Annotated[str, Field(pattern="^[0-9a-f]{24}$")]
 
 
 def _example(**values: Any) -> ConfigDict:
@@ -238,13 +222,10 @@ class HeadShare(BaseModel):
     share: float
 
 
-class Trusted(BaseModel):
+class Trusted(HeadShare):
     """The member and the mean with most to say about a class."""
 
     model_config = _example(name="star", head="ridge", share=0.9, mean="geometric")
-    name: str
-    head: str
-    share: float
     mean: str
 
 
@@ -288,6 +269,101 @@ class Metrics(BaseModel):
     requests: dict[str, Timing] = Field(description="By address.")
 
 
+class Kept(BaseModel):
+    """A kept example."""
+
+    model_config = _example(
+        id="0a1b2c3d4e5f60718293a4b5", name="star", answered="4", picture="/api/pictures/0a1b2c3d4e5f60718293a4b5"
+    )
+    id: str
+    name: str = Field(description="Its class.")
+    answered: str = Field(description="What the model answers to it, having learned from the others alone.")
+    picture: str | None = Field(description="Address of its picture, where that is kept.")
+    alone: bool = Field(False, description="The only one of its class: there is nothing else to recognise it by.")
+
+
+class Advice(BaseModel):
+    """The class that would gain most from one more picture, and why."""
+
+    model_config = _example(name="star", words="Photograph “star” next: it has only 1 picture, …")
+    name: str
+    words: str
+
+
+class Matrix(BaseModel):
+    """What is confused with what."""
+
+    version: int
+    classes: list[str]
+    examples: list[Kept]
+    left_off: int = Field(description="Examples that are not listed here, to keep the answer short.")
+    next: Advice | None
+
+
+class Renamed(BaseModel):
+    """A class, and what it is to be called."""
+
+    model_config = _example(name="star", new="starfish")
+    name: str = Field(max_length=400)
+    new: str = Field(max_length=400)
+
+
+class Examples(BaseModel):
+    """Names of kept examples."""
+
+    model_config = _example(ids=["0a1b2c3d4e5f60718293a4b5"])
+    ids: list[_Id] = Field(min_length=1, max_length=MOST_IDS)
+
+
+class Moved(Examples):
+    """Kept examples, and the class that they are to be given to."""
+
+    model_config = _example(ids=["0a1b2c3d4e5f60718293a4b5"], to="star")
+    to: str = Field(max_length=400)
+
+
+class Changed(BaseModel):
+    """The model after a change."""
+
+    model_config = _example(words="moved 1 picture to 'star'", version=7)
+    words: str
+    version: int
+
+
+class Merged(BaseModel):
+    """What a model brought."""
+
+    model_config = _example(new=["star"], version=8)
+    new: list[str]
+    version: int
+
+
+class Unzipped(BaseModel):
+    """What was taught from a zip."""
+
+    pictures: int = Field(description="Those that it learned; others it kept already.")
+    lessons: list[Learned] = Field(description="One a class.")
+    version: int
+
+
+_WORDS = {
+    400: "The form could not be read.",
+    401: "This server wants its token.",
+    404: "There is no such class, or no such picture.",
+    409: "The model refuses this, and says why.",
+    413: "The request is too large: too many pictures, too many bytes, or too many pixels.",
+    415: "This is no form.",
+    422: "A picture is no picture, or a name is no name.",
+    429: "Too many requests of one client, or too much of it at once.",
+    503: "The server is busy, or another process holds the model.",
+}
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return how the OpenAPI page documents these statuses, and those that every address may answer with."""
+    return {s: {"model": Failure, "description": _WORDS[s]} for s in sorted({*statuses, 401, 429, 503})}
+
+
 def class_id(name: str) -> str:
     """Return the part of an address that stands for a class: the same as long as it has this name."""
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -312,28 +388,12 @@ def classes_answer(model: Model, at: str = "") -> Classes:
 
 def learned_answer(taught: Taught, version: int) -> Learned:
     """Return what was taught, and how it went."""
-    return Learned(
-        name=taught.name,
-        count=taught.count,
-        kept=taught.kept,
-        right=taught.right,
-        confused=[Confusion(true=a, answered=b, times=n) for a, b, n in taught.confused],
-        version=version,
-        before=taught.before,
-        after=taught.after,
-        worse=taught.worse,
-        again=taught.again,
-    )
+    confused = [Confusion(true=a, answered=b, times=n) for a, b, n in taught.confused]
+    return Learned(**{**vars(taught), "confused": confused, "version": version})
 
 
 def prediction_answer(answer: Answer, unknown: float | None = None, at: str = "") -> dict[str, Any]:
-    """Return the answer to one picture, as ``Prediction`` has it.
-
-    Args:
-        answer: of the model.
-        unknown: the rate that was asked for.
-        at: what addresses begin with.
-    """
+    """Return the answer to one picture, as ``Prediction`` has it; ``unknown`` is the rate, ``at`` begins addresses."""
     return {
         "answer": answer.top[0][0],
         "top": [{"name": name, "probability": _rounded(p)} for name, p in answer.top],

@@ -30,12 +30,9 @@ if TYPE_CHECKING:
 
     from faverage.app.model import Model
 
-__all__ = ["command", "http_server", "serve"]
-
 _WAITING = 512  # connections that the system keeps until they are accepted
 
-ACCEPTS = 16
-"""Connections that the event loop accepts in one go, before any of them can be refused."""
+ACCEPTS = 16  # connections that the event loop accepts in one go, before any of them can be refused
 
 SPARE = 64 + 4 * ACCEPTS
 """File descriptors that are left to the model's files, and to connections which are about to be refused."""
@@ -136,11 +133,7 @@ def http_server(app: Any, limits: Limits) -> uvicorn.Server:
 def command(
     models: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="Folders of models.",
-            show_default="digits, and photos from nothing",
-        ),
+        typer.Argument(metavar="MODEL", help="Folders of models.", show_default="digits, and photos from nothing"),
     ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but this machine's needs a token.")
@@ -281,9 +274,8 @@ def _served(
 
 def _standard(say: Callable[[str], None]) -> tuple[list[Model], str | None]:
     """Return the models that are served where none is named, and what the page says where one is missing."""
-    from faverage.app.demo import digits_model
     from faverage.app.model import Model
-    from faverage.app.train import empty_model
+    from faverage.app.train import digits_model, empty_model
     from faverage.storage import cache_folder
 
     folder, photos = cache_folder() / "digits-model", cache_folder() / "photos-model"
@@ -402,11 +394,7 @@ def _last_words(status: int, words: str) -> bytes:
 
 
 class Throttle(logging.Filter):
-    """Lets the same message through once in a while, with the number of those that were held back.
-
-    Args:
-        seconds: between two of the same.
-    """
+    """Lets the same message through once in so many seconds, with the number of those that were held back."""
 
     def __init__(self, seconds: float = 5.0) -> None:
         super().__init__()

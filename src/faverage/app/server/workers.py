@@ -1,6 +1,7 @@
 """Predictions that arrive together run as one batch in a thread of their own; changes of the model queue in another.
 
-The threads are those of the server: several models share them, and whatever is limited.
+Small pictures are opened beside each other, large ones one after the other. The threads are those of the server:
+several models share them, and whatever is limited.
 """
 
 from __future__ import annotations
@@ -16,17 +17,16 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from faverage.app.names import BusyError, ModelError
+from faverage.app.photos import least, open_picture, unpacking
 from faverage.app.server.guard import Refused
 from faverage.app.server.limits import Limits, Meter, Shares
-from faverage.app.server.uploads import Upload, open_light, open_one
 from faverage.data.decode import LARGE
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from faverage.app.model import Answer, Model
-
-__all__ = ["Threads", "Workers", "threads_for"]
 
 T = TypeVar("T")
 
@@ -36,16 +36,13 @@ MOMENT = 0.05
 EXPORTS = 4  # files in the making, or in line for it
 OPENERS = 4  # threads; one client has all but one of them
 LAST_SECONDS = 3.0
-THREADS = "faverage-"
-"""What the names of the threads begin with."""
+LIGHT = 8_000_000  # bytes of memory that a picture may take to be opened beside others; a larger one waits for its turn
+Upload = tuple[str, bytes]  # what a picture is called in messages, and its bytes
+THREADS = "faverage-"  # what the names of the threads begin with
 
 
 class Threads:
-    """The threads of a server and what waits for them, of all its models together.
-
-    Args:
-        limits: how many pictures may be in progress.
-    """
+    """The threads of a server and what waits for them, of all its models together."""
 
     def __init__(self, limits: Limits) -> None:
         self.predictor = ThreadPoolExecutor(1, f"{THREADS}predict")
@@ -72,12 +69,7 @@ class Workers:
     """What the server does with one model: predict, change it, read its files, and open pictures for it.
 
     Large pictures are opened one after the other, so that the memory for one is enough, and by turns of the clients.
-
-    Args:
-        model: what answers.
-        limits: how long a prediction may take, and how many changes may wait.
-        meter: hears of every batch.
-        threads: those of the server; by default new ones.
+    ``meter`` hears of every batch.
     """
 
     def __init__(self, model: Model, limits: Limits, meter: Meter, threads: Threads | None = None) -> None:
@@ -104,17 +96,29 @@ class Workers:
             raise Refused(503, "The model is busy and did not answer in time: try again in a moment.") from None
 
     async def change(self, work: Callable[..., T], *given: Any) -> T:
-        """Run a change of the model after those that came before it; it is finished even if the client leaves."""
+        """Run a change of the model after those that came before it; it is finished even if the client leaves.
+
+        Where the model refuses it, so does the server, in the same words.
+        """
         if len(self.threads.changing) >= self._limits.teachers:
             raise Refused(503, "Too many changes are waiting already: try again in a moment.", {"retry-after": "2"})
         future = asyncio.get_running_loop().run_in_executor(self.threads.changer, work, *given)
         self.threads.changing.add(future)
         future.add_done_callback(self._changed)
-        return await asyncio.shield(future)
+        try:
+            return await asyncio.shield(future)
+        except BusyError as error:
+            raise Refused(503, str(error), {"retry-after": "2"}) from None
+        except ModelError as error:
+            raise Refused(409, str(error)) from None
 
     async def read(self, work: Callable[..., T], *given: Any) -> T:
         """Run what reads the files of the model."""
         return await asyncio.get_running_loop().run_in_executor(self.threads.reader, work, *given)
+
+    async def version(self) -> int:
+        """Return the version of the model, as its files have it."""
+        return int(await self.read(getattr, self._model, "version"))
 
     async def export(self, work: Callable[..., T], *given: Any) -> T:
         """Run what packs or unpacks files, which takes a while; few may wait for it."""
@@ -139,12 +143,9 @@ class Workers:
         return self._model.version, len(self._model.classes())
 
     async def open(self, client: str, uploads: Sequence[Upload], shown: int = 0) -> list[Image]:
-        """Open pictures.
+        """Open pictures, and keep enough of the first ``shown`` to show them.
 
-        Args:
-            client: whose they are; a client that sends much waits for itself before others wait for it.
-            uploads: the pictures.
-            shown: of so many, enough is kept to show them.
+        A client that sends much waits for itself before others wait for it.
         """
         loop, side = asyncio.get_running_loop(), self._model.side
         async with self._turn("light", client, OPENERS - 1):
@@ -175,10 +176,6 @@ class Workers:
             yield
         finally:
             self.threads.room.give(client, pictures)
-
-    async def close(self) -> None:
-        """End the threads, see ``Threads.close``."""
-        await self.threads.close()
 
     def _changed(self, future: asyncio.Future[Any]) -> None:
         self.threads.changing.discard(future)
@@ -222,3 +219,37 @@ def threads_for(side: int, cores: int = os.cpu_count() or 2) -> int:
     (1, 4)
     """
     return 1 if side < LARGE else max(1, cores // 2)  # the other half reads and writes requests
+
+
+def open_light(uploads: Sequence[Upload], limits: Limits, side: int, shown: int) -> list[Image | None]:
+    """Open the pictures that take little memory; None stands for one that has to wait for its turn.
+
+    The first upload that is no picture is refused by its name, and nothing is opened. No more is kept than squares of
+    the side that the model sees; of the first ``shown``, enough to show them.
+    """
+    pixels, heavy = 0, []
+    for called, data in uploads:
+        found, memory = _said(called, unpacking, data, limits)
+        pixels += found
+        if memory > limits.memory:
+            raise Refused(413, f"{called}: too many pixels for this format; shrink it, or send it as JPEG.")
+        heavy.append(memory > LIGHT)
+    if pixels > limits.pixels_together:
+        most = f"{limits.pixels_together / 1e6:g} million pixels"
+        raise Refused(413, f"The pictures have more than {most} together: send fewer, or smaller ones.")
+    return [
+        None if waits else least(_said(called, open_picture, data, limits), side, shown=number < shown)
+        for number, ((called, data), waits) in enumerate(zip(uploads, heavy, strict=True))
+    ]
+
+
+def open_one(upload: Upload, limits: Limits, side: int, shown: bool) -> Image:
+    """Open one picture that has waited for its turn, and keep the least of it that is needed."""
+    return least(_said(upload[0], open_picture, upload[1], limits), side, shown=shown)
+
+
+def _said(called: str, work: Callable[..., T], data: bytes, limits: Limits) -> T:
+    try:
+        return work(data, max_bytes=limits.picture_bytes, max_pixels=limits.pixels)
+    except ModelError as error:
+        raise Refused(422, f"{called}: {error}") from None

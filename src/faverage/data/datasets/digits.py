@@ -9,11 +9,12 @@ from faverage.data.benchmark import Benchmark
 from faverage.data.decode import resize_stack, store_size
 from faverage.data.registry import Protocol, Request, register_benchmark
 
-__all__ = ["load_digits"]
+__all__ = ["PROTOCOL", "load_digits"]
 
 IMAGE_SIZE = 16
 """Twice the original 8 px: room for two poolings in a small network."""
 MEAN, STD = 0.305, 0.376
+PROTOCOL = Protocol(base=6, way=2, sessions=2)
 
 
 @register_benchmark("digits")
@@ -32,6 +33,6 @@ def load_digits(request: Request) -> Benchmark:
         resize_stack(np.repeat(grey[..., None], 3, axis=3), store_size(size)),
         digits.target.astype(np.int64),
         None,
-        request.protocol(Protocol(base=6, way=2, sessions=2)),
+        request.protocol(PROTOCOL),
         normalise=((MEAN,) * 3, (STD,) * 3),
     )

@@ -8,15 +8,7 @@ from pathlib import Path
 from faverage.data.assemble import assemble_files, find_lists, read_lists
 from faverage.data.benchmark import Benchmark, DataError
 from faverage.data.registry import Protocol, Request, register_benchmark
-from faverage.data.sources import (
-    Item,
-    check_parts,
-    class_items,
-    image_files,
-    locate,
-    read_lines,
-    zip_members,
-)
+from faverage.data.sources import Item, check_parts, class_items, image_files, locate, read_lines, zip_members
 
 __all__ = ["load_mini_imagenet"]
 

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,7 +87,7 @@ class Loky:
         error = future.exception()
         if error is None:
             return [(key, future.result())]
-        if _broken(error):
+        if isinstance(error, BrokenProcessPool):
             self._drop(place)
             return [(key, Outcome("its process was killed, perhaps for lack of memory: try fewer --jobs"))]
         return [(key, Outcome(f"{type(error).__name__}: {error}"))]
@@ -113,12 +114,6 @@ def _elsewhere(registered: list[Any], work: Work) -> Outcome:
     """Do a task in another process, where what was registered from outside the package is not known yet."""
     adopt(registered)
     return work()
-
-
-def _broken(error: BaseException) -> bool:
-    from concurrent.futures.process import BrokenProcessPool
-
-    return isinstance(error, BrokenProcessPool)
 
 
 def _follow(parent: int) -> None:

@@ -77,7 +77,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole sweep.
+    r"""A whole sweep: every method with every combination of options, seed and draw, and what they need before.
 
     Attributes:
         config: what all runs share.
@@ -85,6 +85,17 @@ class Plan:
         cells: every combination of options with every method.
         tasks: by key; what others need comes first.
         versions: of what computes.
+
+    >>> import tempfile
+    >>> text = "dataset: digits\nmethods: [prototypes, afa]\nseeds: [0, 1, 2]\nover:\n  epochs: [5, 10]\n"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "sweep.yaml")
+    ...     _ = file.write_text(text)
+    ...     plan = Plan.read(file)
+    >>> [(cell.method, cell.options["epochs"], len(cell.runs)) for cell in plan.cells]
+    [('prototypes', 5, 3), ('afa', 5, 3), ('prototypes', 10, 3), ('afa', 10, 3)]
+    >>> len(plan.runs), len(plan.tasks)  # six base sessions, which methods share, come before them
+    (12, 18)
     """
 
     config: RunConfig
@@ -108,7 +119,7 @@ class Plan:
         """Read a sweep from a YAML file: settings of a run, and ``over``, lists of values by option.
 
         Raises:
-            ConfigError: a setting cannot be; every combination is checked.
+            ConfigError: a setting is invalid; every combination is checked.
         """
         settings = read_yaml(file)
         over = _over(settings.pop("over", {}), settings, file)

@@ -67,7 +67,7 @@ def sweep_command(
     count = jobs or (1 if on_gpu(plan.config) else plan.config.jobs)
     with Watch(Console(stderr=True)) as watch:
         try:
-            make = _engine(plan, folder, scheduler, count)
+            make = partial(_engine, plan, folder, scheduler, count)
             board = sweep(plan, folder, make, retries=retries, update=watch.update, say=watch.say)
             about: dict[str, Any] = {"name": file.stem, "command": command}
             about["date"] = datetime.now(UTC).isoformat(timespec="seconds")
@@ -85,7 +85,7 @@ def sweep_command(
             return 130
     shown = Console()
     shown.print(Text(markdown(results)), soft_wrap=True)
-    shown.print(Text(f"Wrote {', '.join(str(folder / FILES[0]) if i == 0 else n for i, n in enumerate(FILES))}"))
+    shown.print(Text(f"Wrote {', '.join([str(folder / FILES[0]), *FILES[1:]])}"))
     if not failures(results):
         return 0
     watch.say(f"{results['counts']['failed']} runs failed; the same command tries them again.")
@@ -107,20 +107,16 @@ def _check_options(engine: str, scheduler: str | None, jobs: int | None, retries
         raise ConfigError(f"--retries must be at least 0, got {retries}")
 
 
-def _engine(plan: Plan, out: Path, scheduler: str | None, jobs: int) -> Callable[[str], Engine]:
-    """Return what makes the engine; data that is not there is an error before any run starts."""
-
-    def make(token: str) -> Engine:
-        engine: Engine = Loky(jobs) if scheduler is None else Dask(scheduler, out, token, plan.versions)
-        try:
-            if plan.config.features is None:
-                load_pictures(plan.config)
-        except BaseException:
-            engine.close()
-            raise
-        return engine
-
-    return make
+def _engine(plan: Plan, out: Path, scheduler: str | None, jobs: int, token: str) -> Engine:
+    """Return the engine; data that is not there is an error before any run starts."""
+    engine: Engine = Loky(jobs) if scheduler is None else Dask(scheduler, out, token, plan.versions)
+    try:
+        if plan.config.features is None:
+            load_pictures(plan.config)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
 
 
 def sweep(
@@ -132,15 +128,45 @@ def sweep(
     update: Callable[[Board], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Board:
-    """Carry out all runs of a plan that are not done yet; an error of one leaves the others alone.
+    r"""Carry out all runs of a plan that are not done yet; an error of one leaves the others alone.
 
     Args:
         plan: what to do.
         out: folder of the sweep, an absolute path.
-        engine: makes the engine from the mark of the folder; not called where all is done.
+        engine: makes the engine from the mark of the folder; not called where all is done. An engine has ``places()``,
+            how many tasks it runs at a time, ``start(key, work)``, ``wait(seconds)``, which returns a list of (key,
+            what ``work()`` returned), and ``close()``.
         retries: how often a task that failed is tried again.
         update: is told of every change.
         say: is told what went wrong, in words.
+
+    Returns:
+        The state and the results of every task.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> class Here:  # an engine in this process; the command has one of processes, and one of a cluster
+    ...     ended = []
+    ...     def places(self):
+    ...         return 1
+    ...     def start(self, key, work):
+    ...         self.ended.append((key, work()))
+    ...     def wait(self, seconds):
+    ...         return [self.ended.pop()]
+    ...     def close(self):
+    ...         pass
+    >>> x = np.eye(3)  # features of three classes; the third one comes after the base session
+    >>> arrays = {"base_memory": x[[0, 1] * 5], "base_memory_labels": [0, 1] * 5, "base_prototypes": x[:2]}
+    >>> arrays |= {"base_head_weight": x[:2], "base_head_bias": np.zeros(2)}
+    >>> arrays |= {"novel": x[[2] * 5], "novel_labels": [2] * 5, "test": x, "test_labels": [0, 1, 2]}
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = Path(name)
+    ...     np.savez(folder / "features.npz", **arrays)
+    ...     text = f"features: {folder}/features.npz\nmethods: [geometric]\nover: {{temperature: [4.0, 16.0]}}\n"
+    ...     _ = (folder / "sweep.yaml").write_text(text)
+    ...     board = sweep(Plan.read(folder / "sweep.yaml"), folder / "out", lambda mark: Here())
+    >>> board.count(), [board.mean(cell, "f1") for cell in board.plan.cells]
+    (Counter({'done': 2}), [1.0, 1.0])
     """
     board, token = Board(plan), mark(out)
     with warnings.catch_warnings(record=True) as caught:

@@ -44,12 +44,28 @@ Schedule = Literal["cosine", "paper"] | dict[str, Any]
 
 @dataclass
 class Training:
-    """What training says of itself.
+    """What ``train_network`` returns: how the training went.
 
     Attributes:
         history: by epoch, ``loss`` and ``accuracy`` on the training batches, ``lr`` at its start, and ``seconds``.
         images_per_second: of the median epoch.
         config: everything that the result depends on, and under ``ran`` how it was computed.
+
+    >>> class Share(Trainable):  # learns which share of all images is of class 1, whatever they show
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.logit = torch.nn.Parameter(torch.zeros(()))
+    ...     def embed(self, images, labels, extra):
+    ...         return self.logit.expand(len(images))
+    ...     def loss(self, logits, labels, extra):
+    ...         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels.float())
+    ...         return loss, ((logits > 0) == labels).sum()
+    >>> images, labels = np.zeros((8, 8, 8, 3), dtype=np.uint8), np.array([0, 1, 1, 1, 0, 1, 1, 1])
+    >>> training = train_network(Share(), images, labels, epochs=3, device="cpu")
+    >>> list(training.history), training.history["accuracy"]
+    (['loss', 'accuracy', 'lr', 'seconds'], [0.25, 0.75, 0.75])
+    >>> training.config["training"]["lr"], training.config["ran"]["device"]
+    (0.1, 'cpu')
     """
 
     history: dict[str, list[float]]
@@ -142,6 +158,23 @@ def train_network(
     Raises:
         FloatingPointError: if the loss is not a number after an epoch; the last checkpoint stays as it is.
         ValueError: if the input does not fit, or the checkpoint belongs to another training.
+
+    >>> class Brightness(Trainable):  # learns from which brightness on an image is of class 1
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.level = torch.nn.Parameter(torch.tensor(-2.0))
+    ...     def embed(self, images, labels, extra):
+    ...         return images.mean((1, 2, 3)) - self.level
+    ...     def loss(self, logits, labels, extra):
+    ...         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels.float())
+    ...         return loss, ((logits > 0) == labels).sum()
+    >>> labels = np.arange(24) % 2
+    >>> images = np.full((24, 8, 8, 3), 40, dtype=np.uint8)
+    >>> images[labels == 1] = 200
+    >>> network = Brightness()
+    >>> training = train_network(network, images, labels, epochs=8, batch_size=8, momentum=0.0, lr=1.0, device="cpu")
+    >>> training.history["accuracy"][-1], network.training, -1 < network.level.item() < 1
+    (1.0, False, True)
     """
     check_images(images)
     rows = check_indices(indices, len(images))

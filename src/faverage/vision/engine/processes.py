@@ -26,7 +26,19 @@ T = TypeVar("T")
 
 
 class OtherFailed(RuntimeError):
-    """The first process of a team failed, and gave the reason; this one adds none."""
+    """The first process of a team failed, and gave the reason; this one adds none.
+
+    The reason is on the screen already, so a program catches it in order to end without a second message:
+
+    >>> from types import SimpleNamespace
+    >>> told = SimpleNamespace(global_rank=1, world_size=2, device=None, broadcast=lambda _: "failed")
+    >>> second = Ranks(told)  # what join returns in the second of two processes; here the first one failed
+    >>> try:
+    ...     second.first_does(lambda: "the first process alone does this")
+    ... except OtherFailed as error:
+    ...     print("ended:", error)
+    ended: the first process failed
+    """
 
 
 class Team:
@@ -181,6 +193,13 @@ def join(devices: int = 1, nodes: int = 1, *, strategy: str | None = None, devic
     Raises:
         ImportError: Lightning Fabric is not installed.
         ValueError: there are fewer GPUs, or other numbers than those of the launcher.
+
+    The same lines serve one process and several; what is written to disk is written once:
+
+    >>> team = join(devices=1, device="cpu")  # join(devices=4) starts three more
+    >>> (team.rank, team.size), team.first_does(lambda: "results.json")
+    ((0, 1), 'results.json')
+    >>> team.close()
     """
     if strategy is not None:
         without_effect("strategy")

@@ -72,7 +72,18 @@ class Report:
 
 
 def check_tensorboard(folder: str | Path) -> None:
-    """Raise ImportError where TensorBoard is not installed."""
+    """Raise ImportError where TensorBoard is not installed; the message names the folder that was asked for.
+
+    Called before a long training, not after it. Where TensorBoard is absent:
+
+    >>> from unittest import mock
+    >>> with mock.patch.dict("sys.modules", {"torch.utils.tensorboard": None}):
+    ...     try:
+    ...         check_tensorboard("runs/board")
+    ...     except ImportError as error:
+    ...         print(str(error).partition(": ")[0])
+    tensorboard='runs/board' was asked for, but TensorBoard is not installed
+    """
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError:
