@@ -20,6 +20,7 @@ from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.work import mark, read_shared
 from faverage.fscil.heads import unit
 from faverage.vision import BaseModel, extract_features, get_backbone
+from faverage.vision.engine.loop import Loop
 from helpers_run import command, numbers, said
 
 RUN = "epochs: 1\nmethods: [prototypes, geometric, logistic]\njobs: 1\n"
@@ -239,6 +240,8 @@ def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.
         ("networks: [{}, {epochs: 0}]", "networks: 2: epochs: 0 takes a network as its weights are: name some with"),
         ("epochs: 0\nmethods: [cec]", "epochs: 'cec' needs at least 1, it trains its own network"),
         ("head: square", "head must be 'linear' or 'cosine', got 'square'"),
+        ("teachers: [{seed: 3}]", "teachers: 1: 'seed' is not for one teacher; these are: backbone, weights"),
+        ("networks: [{}, {teachers: [{}, {lr: much}]}]", "networks: 2: teachers: 2: lr must be a number > 0, got"),
         ("networks: [{}, {lr: much}]", "networks: 2: lr must be a number > 0, got 'much'"),
         ("networks: [{}, {weights: none.pth}]", "networks: 2: weights: no such file: none.pth"),
         ("networks: [{}, {start: -1}]", "networks: 2: start must be a whole number of at least 0"),
@@ -276,6 +279,23 @@ def test_a_signed_network_and_one_that_stays_as_it_starts(tmp_path: Path) -> Non
     assert np.allclose(start.head_weight[2], seen[pictures.labels[rows] == 2].mean(0), atol=1e-5)
     alone = [recipes.recipe_of("cub200", "best", weights=given)["networks"] for given in (True, False)]
     assert [len(networks) for networks in alone] == [3, 2]
+
+
+def test_a_network_with_teachers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Teachers are trained once, for the run and for whom they teach, and stay where passes are few."""
+    epochs: list[int] = []
+    real = Loop.epoch
+    monkeypatch.setattr(EPOCH, lambda self, *given, **more: (epochs.append(1), real(self, *given, **more))[1])
+    text = RUN + "networks:\n  - {teachers: [{rotations: true}, {start: 1}]}\n  - {rotations: true, views: [both]}\n"
+    found = done(text, tmp_path / "all")
+    assert len(epochs) == 3 and len(found["networks"]) == 2
+    files = sorted((tmp_path / "all" / "work").glob("*/base-checkpoint.safetensors"))
+    assert len(files) == 3
+    few = done(text, tmp_path / "all", "--passes", "1")
+    assert len(epochs) == 3 and "networks" not in few
+    first = built(text, tmp_path).each[0]
+    assert [one.rotations for one in first.taught] == [True, False] and first.taught[1].start == 1
+    assert first.base_key() != replace(first, teachers=()).base_key()
 
 
 def test_a_budget_of_passes(tmp_path: Path) -> None:

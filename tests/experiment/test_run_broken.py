@@ -178,7 +178,7 @@ def test_results_of_a_finished_run(tmp_path: Path) -> None:
 
 def test_a_run_that_does_not_tell_where_its_base_is(tmp_path: Path) -> None:
     """The folder had its name from settings and versions alone."""
-    from faverage.experiment.run import digest
+    from faverage.experiment.code import digest
 
     out = finished(tmp_path)
     found = json.loads((out / "results.json").read_text())

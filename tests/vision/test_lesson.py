@@ -1,4 +1,4 @@
-"""How base classes are taught: mixed images, softened labels, contrast."""
+"""How base classes are taught: mixed images, softened labels, contrast, teachers."""
 
 from typing import Any
 
@@ -51,6 +51,40 @@ def test_the_loss_of_mixed_and_turned_images() -> None:
             both = [F.cross_entropy(logits[i], 4 * labels[j] + r, label_smoothing=0.1) for j in (i, 3 - i)]
             expected += (kept[i] * both[0] + (1 - kept[i]) * both[1]).item() / 16
     assert loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_teachers_are_asked_about_every_rotation_of_every_rotation() -> None:
+    torch.manual_seed(0)
+    teachers = [get_backbone("tiny", dimension=8), get_backbone("tiny", dimension=4)]
+    network = Network(get_backbone("tiny"), Head(128, 12, "cosine"))
+    lesson = Lesson(network, rotations=True, teachers=teachers, distil=0.5).train()
+    assert network.training and not any(teacher.training for teacher in teachers)
+    images, labels, noise = torch.randn(4, 3, 16, 16), torch.tensor([0, 1, 2, 0]), torch.zeros(4, 0)
+    embedded = lesson.eval().embed(images, labels, noise)
+    loss, _ = lesson.loss(embedded, labels, noise)
+    distance = 0.0
+    for r in range(4):
+        told = lesson.imitation(F.normalize(network.backbone(torch.rot90(images, r, (2, 3)))))
+        seen = [torch.rot90(images, r + q, (2, 3)) for q in range(4)]
+        parts = [F.normalize(teacher(turned)) for turned in seen for teacher in teachers]
+        distance += ((told - torch.cat(parts, 1)) ** 2).sum().item() / (16 * 8)
+    plain, _ = Lesson(network, rotations=True).eval().loss(embedded, labels, noise)
+    assert loss.item() == pytest.approx(0.5 * plain.item() + 5 * distance, rel=1e-5)
+    loss.backward()
+    assert all(p.grad is None for teacher in teachers for p in teacher.parameters())
+
+
+@pytest.mark.slow
+def test_a_network_learns_what_its_teachers_see() -> None:
+    images, labels = drawn(96)
+    teacher = quick(images, labels, rotations=True, head="cosine").backbone
+    before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
+    student = quick(images, labels, teachers=[teacher], head="cosine")
+    assert student.history["loss"][-1] < 0.5 * student.history["loss"][0]
+    assert student.config["lesson"]["distil"] == 0.9
+    assert all(torch.equal(tensor, before[name]) for name, tensor in teacher.state_dict().items())
+    with pytest.raises(ValueError, match="distil in"):
+        quick(images, labels, teachers=[teacher], distil=1.0)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from faverage.errors import ConfigError
+from faverage.experiment.code import work_folder
 from faverage.experiment.config import RIVAL_METHODS, RunConfig
 from faverage.experiment.pictures import Pictures, load_pictures, seen_by
 from faverage.experiment.resume import read_left, trained, with_weights, write_left
@@ -173,16 +174,35 @@ def _longest(file: Path, seconds: float) -> float:
 def train_on(
     config: RunConfig, pictures: Pictures, rows: Array, checkpoint: Path | None = None, team: Team | None = None
 ) -> BaseModel:
-    """Train the base session of a run on some rows of its images; without epochs, take the network as it is."""
+    """Train the base session of a run on some rows of its images; without epochs, take the network as it is.
+
+    Args:
+        config: with one network; its teachers are trained before it, or found where they were trained already.
+        pictures: as this network sees them.
+        rows: of the images, ``(n,)``.
+        checkpoint: in the network's folder, see ``work_folder``; None keeps nothing on disk.
+        team: of processes that share it.
+    """
     from faverage.vision import Team, train_base
 
     if not config.epochs:
         return as_it_is(config, pictures, rows)
+    teachers = []
+    for one in config.taught:
+        own = None
+        if checkpoint is not None:
+            own = work_folder(one, checkpoint.parent.parent, pictures.order) / checkpoint.name
+            own.parent.mkdir(parents=True, exist_ok=True)
+        teachers.append(train_on(one, seen_by(one, pictures), rows, own, team).backbone)
+    start = start_of(config) if config.weights or config.signed or teachers else None
+    if start is not None and teachers and config.taught[0].backbone == config.backbone:
+        start.load_state_dict(teachers[0].state_dict())
     train = partial(
         train_base,
         pictures.images,
         pictures.labels,
-        backbone=start_of(config) if config.weights or config.signed else config.backbone,
+        backbone=start or config.backbone,
+        teachers=teachers,
         indices=rows,
         epochs=config.epochs,
         batch_size=config.batch_size,

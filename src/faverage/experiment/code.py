@@ -1,15 +1,30 @@
-"""Which code a stored result depends on: an edit there means to compute it again, an edit elsewhere does not."""
+"""What a stored result depends on: settings, versions, and the code whose edit means to compute it again."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+import json
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from faverage.code import code_fingerprint
 
 if TYPE_CHECKING:
     from faverage.experiment.config import RunConfig
 
-__all__ = ["base_code", "features_code", "method_code", "record_code", "sweep_code"]
+__all__ = [
+    "base_code",
+    "digest",
+    "features_code",
+    "method_code",
+    "record_code",
+    "sweep_code",
+    "versions",
+    "work_folder",
+]
 
 _FEATURES = ("faverage.experiment.base", "faverage.features", "faverage.data")
 
@@ -26,6 +41,33 @@ def base_code(config: RunConfig) -> str:
     home = BACKBONES.get(config.backbone).__module__
     registered = [] if home.partition(".")[0] == "faverage" else [home]
     return code_fingerprint("faverage.vision.training", "faverage.vision.feature_store", *registered)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that results may depend on."""
+    import sklearn
+    import torch
+
+    from faverage import __version__
+
+    return {
+        "faverage": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scikit-learn": sklearn.__version__,
+    }
+
+
+def digest(data: dict[str, Any]) -> str:
+    """Return the name of the work folder of these settings."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def work_folder(config: RunConfig, work: Path, order: int = 0) -> Path:
+    """Return the folder for what depends on the settings of base training; networks have folders of their own."""
+    key = {**config.base_key(), "versions": versions(), "code": base_code(config)}
+    return work / digest({**key, "order": order} if order else key)
 
 
 def features_code() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -199,6 +200,13 @@ class RunConfig:
         of="network",
         rivals=False,
     )
+    teachers: tuple[dict[str, Any], ...] = setting(
+        (),
+        "settings of networks, laid over this one's, that are trained before it: it starts as the first of them, and "
+        "learns what all of them see in all rotations beside its labels, for answers in few passes (distilling)",
+        of="network",
+        rivals=False,
+    )
     views: tuple[str, ...] = setting(
         ("plain",),
         "ways to look at each image, see faverage.vision.View; each gives members to fuse. A number takes that many of "
@@ -318,6 +326,7 @@ class RunConfig:
         merged = {name: as_float(value) if SETTINGS[name].kind is float else value for name, value in merged.items()}
         batch = (merged.get("lr", cls.lr), merged.get("batch_size", cls.batch_size))
         merged["networks"] = _networks_of(layers, *batch)
+        merged["teachers"] = tuple(_each("teachers", merged.get("teachers", ()), _OF_TEACHERS))
         config = replace(cls(), **merged)
         config.check()
         config = _settled(config, count)
@@ -342,15 +351,17 @@ class RunConfig:
         if rivals and self.recipe != "paper" and not self.epochs:
             raise ConfigError(f"epochs: '{rivals[0]}' needs at least 1, it trains its own network")
         check_settings(self, SETTINGS)
-        for number, one in enumerate(self.each if self.networks else (), 1):
-            try:
-                check_settings(one, SETTINGS)
-            except ConfigError as error:
-                raise ConfigError(f"networks: {number}: {error}") from None
+        for number, one in enumerate(self.each, 1):
+            of = f"networks: {number}: " if self.networks else ""
+            for name, alone in [(of, one), *((f"{of}teachers: {k}: ", own) for k, own in enumerate(one.taught, 1))]:
+                try:
+                    check_settings(alone, SETTINGS)
+                except ConfigError as error:
+                    raise ConfigError(f"{name}{error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        lists = {name: list(getattr(self, name)) for name in ("methods", "views", "networks")}
+        lists = {name: list(getattr(self, name)) for name in ("methods", "views", "teachers", "networks")}
         return {**asdict(self), **lists, "seeds": list(self.seeds) if self.seeds else None}
 
     @property
@@ -363,6 +374,11 @@ class RunConfig:
             boards = [str(Path(self.tensorboard) / f"network-{k}") for k in range(1, len(boards) + 1)]
         pairs = zip(self.networks, boards, strict=True)
         return tuple(replace(_alone(self, network), tensorboard=board) for network, board in pairs)
+
+    @property
+    def taught(self) -> tuple[RunConfig, ...]:
+        """The settings of each teacher of a run with one network, as of a run with that teacher alone."""
+        return tuple(_alone(self, {"teachers": (), **teacher}) for teacher in self.teachers)
 
     @property
     def view_names(self) -> list[str]:
@@ -405,6 +421,7 @@ SETTINGS = declared(RunConfig)
 
 AFTER_BASE = tuple(name for name, one in SETTINGS.items() if one.stage in ("views", "after"))
 OF_NETWORKS = tuple(name for name, one in SETTINGS.items() if one.of == "network")
+_OF_TEACHERS = tuple(name for name in OF_NETWORKS if name not in ("teachers", "views"))
 
 
 def _described(one: Setting) -> str:
@@ -452,28 +469,37 @@ def _networks_of(layers: Layers, lr: Any, batch_size: Any) -> tuple[dict[str, An
         batch_size: of the run.
     """
     place = max((i for i, layer in enumerate(layers) if "networks" in layer), default=-1)
-    given = layers[place]["networks"] if place >= 0 else ()
-    if not isinstance(given, list | tuple) or not all(isinstance(network, dict) for network in given):
-        raise ConfigError(f"networks must be a list of settings, as [{{}}, {{start: 1}}], got {given!r}")
     above = {key: value for layer in layers[place + 1 :] for key, value in layer.items()}
     if isinstance(above.get("views"), int):
         del above["views"]
     found = []
-    for number, network in enumerate(given, 1):
-        for key in network:
-            if key not in OF_NETWORKS:
-                raise ConfigError(
-                    f"networks: {number}: '{key}' is not for one network; these are: {', '.join(OF_NETWORKS)}"
-                )
-        own = {key: as_float(v) if SETTINGS[key].kind is float else v for key, v in network.items() if key not in above}
+    for number, own in enumerate(_each("networks", layers[place]["networks"] if place >= 0 else (), OF_NETWORKS), 1):
+        own = {key: value for key, value in own.items() if key not in above}
         try:
             check_names(own.get("views", ()))
+            teachers = _each("teachers", own.get("teachers", ()), _OF_TEACHERS)
         except ConfigError as error:
             raise ConfigError(f"networks: {number}: {error}") from None
-        if "batch_size" in own and "lr" not in own:
-            own["lr"] = scaled(lr, batch_size, own["batch_size"])
+        if teachers:
+            own["teachers"] = tuple({key: v for key, v in one.items() if key not in above} for one in teachers)
+        for one in (own, *own.get("teachers", ())):
+            if "batch_size" in one and "lr" not in one:
+                one["lr"] = scaled(lr, batch_size, one["batch_size"])
         found.append(own)
     return tuple(found)
+
+
+def _each(name: str, given: Any, known: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the settings in a list of them; ConfigError where it is none, or one has a setting that is not known."""
+    if not isinstance(given, list | tuple) or not all(isinstance(one, dict) for one in given):
+        raise ConfigError(f"{name} must be a list of settings, as [{{}}, {{start: 1}}], got {given!r}")
+    for number, one in enumerate(given, 1):
+        for key in one:
+            if key not in known:
+                raise ConfigError(
+                    f"{name}: {number}: '{key}' is not for one {name[:-1]}; these are: {', '.join(known)}"
+                )
+    return [{key: as_float(v) if SETTINGS[key].kind is float else v for key, v in one.items()} for one in given]
 
 
 def _settled(config: RunConfig, count: int | None) -> RunConfig:

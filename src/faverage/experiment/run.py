@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
-import platform
 import re
 import time
 import warnings
@@ -17,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from faverage.experiment.base import Progress, features_of_benchmark
-from faverage.experiment.code import base_code
+from faverage.experiment.code import digest, versions, work_folder
 from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
 from faverage.experiment.given import DROPPED, of_today
 from faverage.experiment.methods import run_methods
@@ -36,7 +33,7 @@ from faverage.vision.views import looks
 if TYPE_CHECKING:
     from faverage.vision import Team
 
-__all__ = ["costs_of", "digest", "finished_run", "flops", "run", "versions"]
+__all__ = ["costs_of", "finished_run", "flops", "run"]
 
 
 def run(
@@ -125,7 +122,7 @@ def _alone(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": time.perf_counter() - start,
         "earlier": earlier,
-        "work": _work(ready[0].config.each[0], out).name,
+        "work": work_folder(ready[0].config.each[0], out / "work").name,
         "base": first.base,
         **({"networks": first.networks} if first.networks else {}),
         "methods": methods,
@@ -219,14 +216,14 @@ def _features(config: RunConfig, out: Path, progress: Progress, team: Team) -> l
                 if before is not None and (before.pictures is None or not before.pictures.any_base):
                     ready.append(before._replace(order=order))
                     continue
-                work = _work(one, out, order)
+                work = work_folder(one, out / "work", order)
                 work.mkdir(parents=True, exist_ok=True)
                 if config.features is not None:
                     features = FeatureSet.load(Path(config.features), config.views)
                     check_orders(features.sessions, one, any_base=False)
                     ready.append(_Ready(one, order, work, features, None))
                     continue
-                folders = [_work(network, out, order) for network in one.each]
+                folders = [work_folder(network, out / "work", order) for network in one.each]
                 ready.append(_Ready(one, order, work, *features_of_benchmark(one, folders, progress, team, order)))
     except KeyboardInterrupt:
         if team.first:
@@ -234,12 +231,6 @@ def _features(config: RunConfig, out: Path, progress: Progress, team: Team) -> l
         raise OtherFailed("stopped") from None
     team.close()
     return ready
-
-
-def _work(config: RunConfig, out: Path, order: int = 0) -> Path:
-    """Return the folder for what depends on the settings of base training; networks have folders of their own."""
-    key = {**config.base_key(), "versions": versions(), "code": base_code(config)}
-    return out / "work" / digest({**key, "order": order} if order else key)
 
 
 def _team(config: RunConfig) -> Team:
@@ -334,29 +325,8 @@ def flops(backbone: str, side: int) -> int:
     return int(counter.get_total_flops())
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that results may depend on."""
-    import sklearn
-    import torch
-
-    from faverage import __version__
-
-    return {
-        "faverage": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "scikit-learn": sklearn.__version__,
-    }
-
-
 def _device(wanted: str) -> str:
     import torch
 
     on_gpu = wanted.startswith("cuda") or (wanted == "auto" and torch.cuda.is_available())
     return torch.cuda.get_device_name() if on_gpu else "cpu"
-
-
-def digest(data: dict[str, Any]) -> str:
-    """Return the name of the work folder of these settings."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]

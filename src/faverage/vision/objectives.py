@@ -23,6 +23,7 @@ so one pass of one network learns what K R passes see. With rotations, x is each
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +76,7 @@ class Lesson(Trainable):
         self.distil = distil
         if distil:
             self.teachers = nn.ModuleList(teachers).requires_grad_(False)
-            width = sum(int(teacher.dimension) for teacher in self.teachers)
+            width = sum(cast(int, teacher.dimension) for teacher in self.teachers)
             self.imitation = nn.Linear(d, self.rotations * width)
 
     def train(self, mode: bool = True) -> Lesson:
@@ -89,8 +90,8 @@ class Lesson(Trainable):
         """Look at images, of which some are mixed.
 
         Returns:
-            Features ``(rotations · b, d)``, one rotation after the other; what share ``(b,)`` images kept of themselves;
-            and what teachers see in the same images, each of length one, ``(rotations · b, teachers · d_t)``.
+            Features ``(rotations · b, d)``, one rotation after the other; the share ``(b,)`` that images kept; and what
+            teachers see in the same images, each of length one, ``(rotations · b, teachers · d_t)``.
         """
         layout = _layout(images)
         kept = torch.ones_like(labels, dtype=torch.float32)
@@ -120,12 +121,13 @@ class Lesson(Trainable):
         return total, right
 
     def _distance(self, features: Tensor, told: Tensor) -> Tensor:
-        """Return the mean squared distance ``()`` of what features imitate from what teachers see, by view of a teacher."""
+        """Return the mean squared distance ``()``, over all views of teachers, from what they see ``(m, d_t)``."""
         by_rotation = told.view(self.rotations, -1, told.shape[1])
         # rotating image r by q more gives image r + q
         all_views = torch.cat([by_rotation.roll(-q, 0) for q in range(self.rotations)], 2).flatten(0, 1)
         views = self.rotations * len(self.teachers)
-        return (self.imitation(F.normalize(features)) - all_views).square().sum(1).mean() / views
+        distance: Tensor = (self.imitation(F.normalize(features)) - all_views).square().sum(1).mean() / views
+        return distance
 
     def _each(self, logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits, targets, reduction="none", label_smoothing=self.smoothing)

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from faverage.errors import install_line
-from faverage.experiment.code import sweep_code
+from faverage.experiment.code import sweep_code, versions
 from faverage.experiment.config import ConfigError
-from faverage.experiment.run import versions
 from faverage.experiment.sweep.work import Outcome, marked
 from faverage.registry import adopt, outside
 

@@ -6,14 +6,13 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from faverage.experiment.code import base_code, record_code
+from faverage.experiment.code import base_code, digest, record_code, versions
 from faverage.experiment.config import RIVAL_METHODS, SETTINGS, ConfigError, RunConfig, read_yaml
-from faverage.experiment.run import digest, versions
 from faverage.registry import outside
 
 __all__ = ["Cell", "Plan", "Task", "label_of", "value_of"]
@@ -171,7 +170,8 @@ def _tasks(
     config: RunConfig, method: str, found: dict[str, str], content: Callable[[str | None], str]
 ) -> Iterator[Task]:
     """Yield the runs of a cell, each after what it needs; options that the method does not read are left out."""
-    paths = (config.features, config.weights, *(network.get("weights") for network in config.networks))
+    networks = [one for network in config.each for one in (network, *network.taught)]
+    paths = (config.features, *(one.weights for one in networks))
     rival = method in RIVAL_METHODS
     names = _NOT_OF_RIVALS if rival else _OF_RIVALS
     unread = {name: _DEFAULTS[name] for name in names}
@@ -234,9 +234,17 @@ def _config(settings: dict[str, Any], file: Path) -> RunConfig:
         path = getattr(config, name)
         if path is not None:
             exact[name] = _exact(path)
-    own = [{**one, "weights": _exact(one["weights"])} if one.get("weights") else one for one in config.networks]
-    exact["networks"] = tuple(own)
+    exact |= {name: _exact_weights(getattr(config, name)) for name in ("networks", "teachers")}
     return replace(config, **exact)
+
+
+def _exact_weights(networks: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return settings of networks, and of their teachers, with paths that hold in every process."""
+    found = []
+    for one in networks:
+        teachers = {"teachers": _exact_weights(one["teachers"])} if "teachers" in one else {}
+        found.append({**one, **teachers, **({"weights": _exact(one["weights"])} if one.get("weights") else {})})
+    return tuple(found)
 
 
 def _content(path: str | None) -> str:
