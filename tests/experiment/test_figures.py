@@ -63,9 +63,8 @@ def test_every_figure_is_written_and_again_with_the_same_bytes(tmp_path: Path) -
         assert b"<dc:date>" not in data and b"CreationDate" not in data
         if path.suffix == ".svg":
             assert 3.3 * 72 < float(ElementTree.fromstring(data).attrib["width"].removesuffix("pt")) < 7.1 * 72
-    assert draw_figures(results | {"date": "2030-01-01", "seconds": 3.0}) == {p.name: p.read_bytes() for p in paths}
     results["methods"]["vote"]["sessions"][1]["f1"] = None
-    changed = draw_figures(results)
+    changed = draw_figures(results | {"date": "2030-01-01", "seconds": 3.0})
     other = {name for name in FIGURES if changed[name] != (tmp_path / "figures" / name).read_bytes()}
     assert other == {"fusers.svg", "fusers.pdf"}
 
