@@ -52,6 +52,7 @@ def whole() -> dict[str, Any]:
     return results
 
 
+@pytest.mark.slow
 def test_every_figure_is_written_and_again_with_the_same_bytes(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     results = whole()
@@ -97,6 +98,7 @@ def test_without_matplotlib_a_run_ends_and_says_what_brings_figures(
     assert ", figures" not in result.stdout
 
 
+@pytest.mark.slow
 def test_a_run_that_is_repeated_from_its_files_has_the_same_trade_and_figures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     arguments = ("mini-imagenet", "--features", ready(tmp_path / "f.npz"), "--methods", "prototypes,afa", "--jobs", 1)

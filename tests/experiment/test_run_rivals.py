@@ -183,6 +183,7 @@ def test_every_rival_starts_from_given_weights(tmp_path: Path, monkeypatch: pyte
         assert all(torch.equal(found[key], value) for key, value in start.state_dict().items()), name
 
 
+@pytest.mark.slow
 def test_a_run_gives_its_weights_to_rivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     fit = RIVALS["fact"].fit_base
