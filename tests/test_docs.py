@@ -1,6 +1,5 @@
 """The documentation: links lead somewhere, every public name is in the reference, tutorials run, the site works."""
 
-import functools
 import importlib
 import inspect
 import os
@@ -10,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,13 +110,13 @@ def test_the_notebook_is_the_page(page: Path) -> None:
     assert page.with_suffix(".ipynb").read_text(encoding="utf-8") == notebook(page), said
 
 
-def in_shell(real: Any, words: list[str], env: dict[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
+def in_shell(words: list[str], env: dict[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
     """Do what ``sh -ec`` does, but commands of faverage in this process, where torch is loaded."""
     said = ""
     for line in words[-1].replace("\\\n", " ").splitlines():
         command, _, file = line.partition(" > ")
         if " -m faverage " not in command:
-            said += real([*words[:-1], line], env=env, **options).stdout
+            said += subprocess.run([*words[:-1], line], env=env, **{**options, "check": True}).stdout
             continue
         done = CliRunner().invoke(app, shlex.split(command)[3:], env=env)
         assert done.exit_code == 0, done.output
@@ -131,7 +131,7 @@ def in_shell(real: Any, words: list[str], env: dict[str, str], **options: Any) -
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_what_a_page_prints_is_what_it_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "run", functools.partial(in_shell, subprocess.run))
+    monkeypatch.setattr("tools.tutorials.subprocess", SimpleNamespace(run=in_shell))
     try:
         with parallel_config(backend="sequential"):
             for block, printed in run(page):
