@@ -1,5 +1,6 @@
 """The command ``faverage run`` in this process, and drawn photos with every oddity that real ones have."""
 
+import functools
 import io
 import json
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from faverage.cli.commands import app
@@ -32,6 +34,13 @@ def invoke(*arguments: object) -> Any:
 
 def said(result: Any) -> str:
     return " ".join(result.stderr.split())
+
+
+@functools.cache
+def few_digits(step: int = 4) -> Any:
+    """Return every fourth of scikit-learn's digits, for runs that need not be good."""
+    digits = load_digits()
+    return type(digits)(**{name: digits[name][::step] for name in ("data", "images", "target")})
 
 
 def photo(colour: tuple[int, int, int], side: int, mode: str = "RGB", seed: int = 0) -> bytes:

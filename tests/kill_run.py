@@ -18,10 +18,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sklearn import datasets
+
 import faverage.vision as vision
 from faverage.experiment import RunConfig, report, run
 from faverage.vision import training
-from helpers_run import numbers
+from helpers_run import few_digits, numbers
 
 MOMENTS = ("base-checkpoint.safetensors", "features", "vote-")
 SETTINGS = {"epochs": 2, "methods": "prototypes,vote,arithmetic", "jobs": 1, "device": "cpu"}
@@ -103,7 +105,8 @@ def _child(config: RunConfig, out: Path) -> int:
 
 
 def _run(config: RunConfig, out: Path) -> None:
-    """Run with a checkpoint after every epoch and without figures, which take two seconds each."""
+    """Run on few digits, with a checkpoint after every epoch and without figures, which take two seconds each."""
+    datasets.load_digits = few_digits
     vision.train_base = functools.partial(training.train_base, checkpoint_seconds=0)
     report.draw_figures = lambda _: {}
     run(config, out)

@@ -4,15 +4,21 @@ import importlib
 import inspect
 import os
 import re
+import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from joblib import parallel_config
+from typer.testing import CliRunner
 
 from faverage import get_mean
+from faverage.cli.commands import app
 from faverage.registry import _REGISTRIES, outside
 from helpers_paths import ROOT
 from tools.tutorials import alike, notebook, run
@@ -91,13 +97,32 @@ def test_the_notebook_is_the_page(page: Path) -> None:
     assert page.with_suffix(".ipynb").read_text(encoding="utf-8") == notebook(page), said
 
 
+def in_shell(words: list[str], env: dict[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Do what ``sh -ec`` does, but commands of faverage in this process, where torch is loaded."""
+    said = ""
+    for line in words[-1].replace("\\\n", " ").splitlines():
+        command, _, file = line.partition(" > ")
+        if " -m faverage " not in command:
+            said += subprocess.run([*words[:-1], line], env=env, **{**options, "check": True}).stdout
+            continue
+        done = CliRunner().invoke(app, shlex.split(command)[3:], env=env)
+        assert done.exit_code == 0, done.output
+        if file:
+            Path(file).write_text(done.stdout, encoding="utf-8")
+        else:
+            said += done.stdout
+    return subprocess.CompletedProcess(words, 0, said, "")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
-def test_what_a_page_prints_is_what_it_says(page: Path) -> None:
+def test_what_a_page_prints_is_what_it_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.tutorials.subprocess", SimpleNamespace(run=in_shell))
     try:
-        for block, printed in run(page):
-            assert alike(printed, block["text"] or "", block["kind"]), f"{block['code']}\n{printed}"
+        with parallel_config(backend="sequential"):
+            for block, printed in run(page):
+                assert alike(printed, block["text"] or "", block["kind"]), f"{block['code']}\n{printed}"
     finally:
         for kind, name, _ in outside():
             _REGISTRIES[kind].unregister(name)

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 __all__ = ["code_fingerprint"]
 
@@ -59,6 +60,7 @@ class Sources:
         self.folder = folder
         self._trees: dict[str, ast.Module | None] = {}
         self._texts: dict[str, str] = {}
+        self._statements: dict[str, list[tuple[str, str | None]]] = {}
         self._imports: dict[str, list[str]] = {}
 
     def fingerprint(self, modules: Sequence[str]) -> str:
@@ -107,8 +109,7 @@ class Sources:
 
     def imports(self, name: str) -> Iterator[str]:
         """Yield the modules that one imports; ``package:`` stands for an ``__init__`` without what that imports."""
-        tree = self._tree(name)  # none for a package:
-        for module, wanted in _imported(name, self._is_package(name), tree) if tree is not None else ():
+        for module, wanted in self._named(name):
             if wanted is None or wanted == "*" or not self._is_package(module):
                 yield module
             elif self._file(f"{module}.{wanted}") is not None:
@@ -116,10 +117,16 @@ class Sources:
             elif module != name:
                 yield self._home(module, wanted)
 
+    def _named(self, name: str) -> list[tuple[str, str | None]]:
+        """Return the imports of a module as ``_imported`` yields them; none for a ``package:``."""
+        if name not in self._statements:
+            tree = self._tree(name)
+            self._statements[name] = [] if tree is None else list(_imported(name, self._is_package(name), tree))
+        return self._statements[name]
+
     def _home(self, package: str, wanted: str) -> str:
         """Return where a name of a package comes from."""
-        tree = self._tree(package)
-        for module, name in _imported(package, True, tree) if tree is not None else ():
+        for module, name in self._named(package):
             if name == wanted and module != package:
                 return module
         return f"{package}:"
@@ -156,11 +163,14 @@ def _imported(name: str, is_package: bool, tree: ast.Module) -> Iterator[tuple[s
             parents = name.split(".")[: len(name.split(".")) - node.level + is_package] if node.level else []
             module = ".".join([*parents, *([node.module] if node.module else [])])
             yield from ((module, alias.name) for alias in node.names)
-        waiting += ast.iter_child_nodes(node)
+        waiting += (part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.expr))  # none is inside
 
 
 class _Bare(ast.NodeTransformer):
     """Leaves out text that stands alone, as docstrings do."""
+
+    def visit(self, node: ast.AST) -> Any:
+        return node if isinstance(node, ast.expr) else super().visit(node)  # no statement is inside
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import Tensor, nn
 
 from faverage.app.model import Model, ModelError
 from faverage.app.onnx import export_learner
@@ -53,10 +55,25 @@ def test_a_taught_model_says_the_same_as_onnx(model: Model, tmp_path: Path) -> N
     assert "torch" not in said.stderr and "faverage" not in said.stderr  # onnxruntime, NumPy and Pillow alone
 
 
+class OneLayer(nn.Module):
+    """A backbone that is written in a moment: here it is what comes before and after it that differs."""
+
+    dimension = 16
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 16, 5, stride=3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.relu(self.layer(images)).mean((2, 3))
+
+
 def scaled(fuser: str, **options: Any) -> FewShotLearner:
     """A learner whose evaluation scales images of 40 px to 36 and cuts out 32."""
     images, labels = drawn(80, 40)
-    base = quick(images[labels < 3], labels[labels < 3], epochs=1, transform=Evaluate(32, resize=36))
+    chooses = options.get("fuser_options", {}).get("structure") == "auto"  # with tiny, networks of many kinds
+    given = {"backbone": "tiny" if chooses else OneLayer(), "epochs": 1, "transform": Evaluate(32, resize=36)}
+    base = quick(images[labels < 3], labels[labels < 3], **given)
     learner = FewShotLearner(base, fuser, device="cpu", **options)
     learner.fit_base(images[labels < 3], NAMES[labels[labels < 3]])
     learner.learn_session(images[labels == 3][:5], ["cross"] * 5)
@@ -84,6 +101,9 @@ def test_every_fuser_scope_padding_and_scaling(tmp_path: Path, fuser: str, optio
     images = drawn(16, 40, seed=4)[0]
     found, _ = run(tmp_path / "x.onnx", images)
     np.testing.assert_allclose(found, learner.predict_proba(images), atol=1e-4)
+    if options.get("fuser_options") == {"structure": "auto"}:
+        kinds = [hasattr(fit, "softenings") for fit in map(learner.fitted.fits.get, learner.fitted.weights)]
+        assert set(kinds) == {True, False}  # log-linear fits and networks are mixed
 
 
 def test_a_model_that_was_not_taught_yet(model: Model, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from faverage.app.train import digits_model
 from faverage.storage import cache_folder
 from helpers_commands import call, refused
 from helpers_model import NAMES, data_of, learner_of_shapes, pictures
+from helpers_run import few_digits
 from tools.digits_model import draw
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
@@ -141,6 +142,12 @@ def test_the_size_of_the_photos_chooses_the_network(tmp_path: Path, monkeypatch:
     call("teach", tmp_path / "m1", "cross", save(tmp_path / "cross", "cross", 2))
 
 
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sklearn.datasets.load_digits", few_digits)
+
+
+@pytest.mark.usefixtures("few")
 def test_from_a_run_that_learned_turned_images(tmp_path: Path) -> None:
     call("run", "digits", "--recipe", "best", "--epochs", 2, "--views", 1, "--jobs", 1, "--out", tmp_path / "run")
     call("train", "--from-run", tmp_path / "run", "--out", tmp_path / "model")
@@ -149,6 +156,7 @@ def test_from_a_run_that_learned_turned_images(tmp_path: Path) -> None:
     assert head.weight.shape[0] == 6 and head.scale == 16.0
 
 
+@pytest.mark.usefixtures("few")
 def test_from_a_finished_run(tmp_path: Path) -> None:
     fast = ("--epochs", 1, "--methods", "prototypes", "--jobs", 1)
     call("run", "digits", *fast, "--out", tmp_path / "run")

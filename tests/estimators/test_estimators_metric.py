@@ -34,8 +34,10 @@ def untuned(rare) -> AFAClassifier:
     ("metric", "value"),
     [
         ("balanced_accuracy", balanced_accuracy_score),
-        ("f1_macro", lambda y, said: f1_score(y, said, average="macro")),
-        (lambda y, said: recall_score(y, said, labels=["rarest"], average=None)[0], None),
+        pytest.param("f1_macro", lambda y, said: f1_score(y, said, average="macro"), marks=pytest.mark.slow),
+        pytest.param(
+            lambda y, said: recall_score(y, said, labels=["rarest"], average=None)[0], None, marks=pytest.mark.slow
+        ),
         (
             make_scorer(fbeta_score, beta=2, average="macro"),
             lambda y, said: fbeta_score(y, said, beta=2, average="macro"),

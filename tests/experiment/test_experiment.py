@@ -14,7 +14,7 @@ from faverage.experiment import ConfigError, RunConfig, run
 from faverage.experiment.results import PAPER
 from helpers_features import made
 from helpers_paths import FEATURES, TESTS
-from helpers_run import numbers
+from helpers_run import command, numbers
 
 FAST = {"epochs": 2, "methods": "prototypes,arithmetic,afa-paper,afa", "jobs": 1}
 
@@ -134,8 +134,7 @@ def test_features_of_another_data_set_than_digits_need_its_name(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_command_prints_the_table(tmp_path: Path) -> None:
-    arguments = ["run", "digits", "--methods", "prototypes,vote", "--epochs", "1", "--out", str(tmp_path)]
-    result = CliRunner().invoke(app, arguments)
+    result = command("digits", "--methods", "prototypes,vote", "--epochs", 1, "--jobs", 1, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert "| prototypes |" in result.stdout and "report.html" in result.stdout
 

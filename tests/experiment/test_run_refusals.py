@@ -76,7 +76,7 @@ def test_half_a_zip(tmp_path: Path) -> None:
         ("batch_size: 1", "batch_size must be a whole number of at least 2, got 1"),
         ("", "must hold settings as 'name: value' lines, found nothing"),
         (
-            "lr: 1e9",
+            "lr: 1e9\nbatch_size: 16",
             "training the base session: the training loss is nan in epoch 1 of 1: try a learning rate below 1e+09",
         ),
     ],

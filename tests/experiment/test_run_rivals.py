@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from sklearn import datasets
 
 from faverage.errors import ConfigError
 from faverage.experiment import RunConfig
 from faverage.experiment.rivals import rival_recipe
 from faverage.rivals import RIVALS, Rival, get_rival
 from faverage.vision import get_backbone
-from helpers_run import command, said
+from helpers_run import command, few_digits, said
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -46,7 +47,8 @@ def numbers(out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_all_beside_a_fuser_in_one_table(tmp_path: Path) -> None:
+def test_all_beside_a_fuser_in_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "load_digits", lambda: few_digits(2))  # all learn something
     names = [*RIVALS, "prototypes"]
     result = command(*BOTH, "--methods", ",".join(names), "--out", tmp_path)
     assert result.exit_code == 0, result.output
@@ -184,6 +186,7 @@ def test_every_rival_starts_from_given_weights(tmp_path: Path, monkeypatch: pyte
         assert all(torch.equal(found[key], value) for key, value in start.state_dict().items()), name
 
 
+@pytest.mark.slow
 def test_a_run_gives_its_weights_to_rivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     fit = RIVALS["fact"].fit_base

@@ -11,7 +11,7 @@ from faverage.fscil import CosineHead, FewShotLearner
 from faverage.fscil.heads import calibrated, unit
 from faverage.fscil.rehearsal import rehearse
 from helpers_learner import D, assert_unchanged_by, taught_views, views_of
-from helpers_run import command, said
+from helpers_run import command, few_digits, said
 
 
 @pytest.mark.parametrize("fuser", ["afa", "arithmetic", "geometric", "log-pool", "logistic", "vote"])
@@ -214,6 +214,7 @@ def test_bad_input_is_refused() -> None:
 @pytest.mark.slow
 def test_a_run_with_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAVERAGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("sklearn.datasets.load_digits", lambda: few_digits(2))
     file = tmp_path / "views.yaml"
     views = "views: [plain, rotate-90, rotate-180, 'flip']\n"
     file.write_text(

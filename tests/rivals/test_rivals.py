@@ -25,12 +25,14 @@ def small(name: str, **options: Any) -> Rival:
     for section, settings in recipe.items():
         if isinstance(settings, dict) and "epochs" in settings:
             recipe[section] = {**settings, "epochs": 2}
+        if isinstance(settings, dict) and "count" in settings:  # episodes of an epoch
+            recipe[section] = {**settings, "count": 3}
     recipe["base"] |= {"batch_size": 32, "lr": 0.05}
     return cls("tiny", recipe=recipe, **{"total": 5, "device": "cpu", **options})
 
 
 def taught(name: str, **options: Any) -> Rival:
-    images, labels = drawn(96)
+    images, labels = drawn(48)
     rival = small(name, **options).fit_base(images[labels < 3], NAMES[labels[labels < 3]])
     return rival.learn_session(images[labels == 3][:5], ["cross"] * 5)
 
@@ -87,7 +89,7 @@ def test_base_training_goes_on_after_a_kill(rival: Rival, tmp_path: Path, monkey
     import faverage.rivals.rival as base
 
     monkeypatch.setattr(base, "_FEW_STEPS", 0)
-    images, labels = drawn(96)
+    images, labels = drawn(48)
     straight = small(rival.name).fit_base(images, labels)
     broken = small(rival.name, checkpoints=tmp_path)
     real = base.train_network

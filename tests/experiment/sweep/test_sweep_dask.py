@@ -1,6 +1,7 @@
 """Sweeps on a cluster: workers that are killed, workers that see another folder, schedulers that are not there."""
 
 import functools
+import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ import pytest
 
 from faverage.errors import install_line
 from faverage.experiment import ConfigError
-from faverage.experiment.sweep import Plan, engines
+from faverage.experiment.sweep import Plan, engines, work
 from faverage.experiment.sweep.engines import EngineLost
 from faverage.experiment.sweep.work import mark
 from helpers_sweep import (
@@ -38,9 +39,14 @@ def workers() -> Iterator[Any]:
     """Two worker processes; a run may kill two of them, one more than is forgiven."""
     import dask
     from distributed import LocalCluster
+    from distributed.utils import get_mp_context
 
     settings = {"distributed.scheduler.allowed-failures": 1, "distributed.worker.daemon": True}
+    if hasattr(os, "fork"):  # from a process that has loaded once what each worker would load for seconds
+        settings["distributed.worker.multiprocessing-method"] = "forkserver"
     with dask.config.set(settings):
+        if hasattr(os, "fork"):
+            get_mp_context().set_forkserver_preload(["distributed", "sklearn", "torch._dynamo", work.__name__])
         local = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50)
         with local:
             yield local

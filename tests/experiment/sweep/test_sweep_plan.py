@@ -14,6 +14,7 @@ from faverage.experiment.sweep.results import best_of
 from faverage.experiment.sweep.work import mark, read_shared, write_shared
 from faverage.features import FeatureSet
 from faverage.fscil import CosineHead, FewShotLearner
+from faverage.rivals import RIVALS
 from helpers_run import ready
 from helpers_sweep import SMALL, command, said, times, written
 
@@ -34,7 +35,9 @@ def test_what_runs_share_is_planned_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_draws_of_a_rival_share_its_base_session(tmp_path: Path) -> None:
+def test_draws_of_a_rival_share_its_base_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = RIVALS["lucir"].recipes["shared/digits"]
+    monkeypatch.setitem(recipe, "increment", {**recipe["increment"], "epochs": 2})
     plan, token = Plan.read(written(tmp_path, "epochs: 1\nmethods: [lucir]\ndraws: 2\n")), mark(tmp_path)
     base, *runs = plan.tasks.values()
     assert base.kind == "rival" and not work.carry_out(base, tmp_path, token).error
