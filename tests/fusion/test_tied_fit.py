@@ -105,6 +105,26 @@ def test_the_solution_is_the_optimum(seed: int) -> None:
     )
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_models_that_say_nearly_the_same(seed: int) -> None:
+    """A step would take many weights below zero at once; half of the models do not know the last two classes."""
+    rng, classes, models = np.random.default_rng(seed), 10, 16
+    y = np.concatenate([np.arange(240) % 8, 8 + np.arange(40) % 2])
+    quality, doubt = rng.uniform(0, 4, models), rng.uniform(0, 6, (models, 1))
+    logits = 2 * rng.normal(size=(280, 1, classes)) + quality[:, None] * np.eye(classes)[y][:, None]
+    logits += 0.2 * rng.normal(size=(280, models, classes)) - doubt * (np.arange(classes) >= 8)
+    scores = np.exp(logits)
+    scores[:, :8, 8:] = np.nan
+    scores /= np.nansum(scores, -1, keepdims=True)
+    weight = np.where(y < 8, 1.0, 4.0)
+    tied, (cost, size, start) = tied_of(scores, y), exact(scores, y, weight)
+    found = tied.fit(weight)
+    bounds = [(0, None)] * size + [(None, None)] * (len(start) - size)
+    slopes = {"jac": lambda t: tied._slopes(t, weight, 1.0)[1], "bounds": bounds, "options": {"maxiter": 3000}}
+    best = minimize(cost, start, method="L-BFGS-B", **slopes)
+    assert (found[:size] >= 0).all() and cost(found) <= best.fun * (1 + 1e-4)
+
+
 def _dense(scores: Array) -> Array:
     return np.where(np.isnan(scores), 1 / scores.shape[2], scores)
 

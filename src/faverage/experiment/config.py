@@ -265,8 +265,14 @@ class RunConfig:
     )
     balance: float = setting(
         _LEARNER["balance"],
-        "how much an example of a new class counts in rehearsal against one of a base class: the trade between the two",
+        "how much a new class counts in rehearsal against a base class: the trade between the two",
         above=0,
+        stage="after",
+        rivals=False,
+    )
+    balance_of: Literal["classes", "kinds"] = setting(
+        "classes",
+        "of what: classes, each against each; kinds, all new classes together against all base classes together",
         stage="after",
         rivals=False,
     )

@@ -75,7 +75,7 @@ def run_method(method: str, features: FeatureSet, config: RunConfig, *, trade: b
 
 def learner_of(method: str, config: RunConfig) -> FewShotLearner:
     """Return the learner of a fuser in a run, before it learned anything."""
-    names = ("stand_ins", "spread", "balance", "calibration", "temperature", "threshold", "seed")
+    names = ("stand_ins", "spread", "balance", "balance_of", "calibration", "temperature", "threshold", "seed")
     options: dict[str, Any] = {name: getattr(config, name) for name in names}
     by_session = config.members == "sessions" or (config.members == "paper" and method in IN_PAPER)
     return FewShotLearner(fuser=method, members="sessions" if by_session else None, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BALANCED", "BEST", "BEST_OF", "RECIPES", "recipe_of"]
+__all__ = ["BALANCED", "BALANCED_OF", "BEST", "BEST_OF", "RECIPES", "recipe_of"]
 
 # settings of the base session, where a data set wants others than the defaults
 RECIPES: dict[str, dict[str, Any]] = {
@@ -44,10 +44,13 @@ BEST_OF: dict[str, dict[str, Any]] = {
     "cub200": _FROM_WEIGHTS,
 }
 
-# and over those by ``--recipe balanced``, where base and new classes count alike: chosen by their harmonic mean
-BALANCED: dict[str, Any] = {"balance": 2.5}
+# and over those by ``--recipe balanced``, where all base and all new classes count alike
+BALANCED: dict[str, Any] = {"balance": 1.0, "balance_of": "kinds"}
+# and over that, where base classes held out as new have a better harmonic mean with others
+_NEW_MORE: dict[str, Any] = {"balance": 2.0, "calibration": 0.3}
+BALANCED_OF: dict[str, dict[str, Any]] = {"mini-imagenet": _NEW_MORE, "tiered-imagenet": _NEW_MORE}
 
-AFTER_FEATURES = ("calibration", "balance", "methods")
+AFTER_FEATURES = ("calibration", "balance", "balance_of", "methods")
 
 
 def recipe_of(dataset: str, recipe: Any, *, ready: bool = False, weights: bool = False) -> dict[str, Any]:
@@ -62,7 +65,9 @@ def recipe_of(dataset: str, recipe: Any, *, ready: bool = False, weights: bool =
     usual = RECIPES.get(dataset, {})
     if recipe not in ("best", "balanced"):
         return usual
-    best = {**BEST, **BEST_OF.get(dataset, {}), **(BALANCED if recipe == "balanced" else {})}
+    best = {**BEST, **BEST_OF.get(dataset, {})}
+    if recipe == "balanced":
+        best |= {**BALANCED, **BALANCED_OF.get(dataset, {})}
     if ready:
         return {**usual, **{name: best[name] for name in AFTER_FEATURES if name in best}}
     networks = [network for network in best["networks"] if weights or network.get("epochs", 1)]

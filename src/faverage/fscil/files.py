@@ -34,8 +34,8 @@ from faverage.storage import parse_json, read_tensors, write_tensors
 FORMAT = 2  # of what is known; files without a number are of the version before
 LARGEST = 1e12  # of any number in a learner; its square, summed over features and times the steepest τ, is still finite
 OPTIONS = (
-    *("fuser", "fuser_options", "views", "members", "rehearsal", "stand_ins", "spread", "balance", "calibration"),
-    *("temperature", "ridge", "padding", "threshold", "scope", "hold_out", "training", "seed"),
+    *("fuser", "fuser_options", "views", "members", "rehearsal", "stand_ins", "spread", "balance", "balance_of"),
+    *("calibration", "temperature", "ridge", "padding", "threshold", "scope", "hold_out", "training", "seed"),
 )
 
 

@@ -18,7 +18,7 @@ from faverage.fscil.heads import Array, CosineHead, LinearHead, as_head, base_he
 from faverage.fscil.images import ImageBackbone, as_backbone
 from faverage.fscil.knowledge import Knowledge, Views, as_views, check_label
 from faverage.fscil.members import Members
-from faverage.fscil.rehearsal import Rehearsal, rehearse
+from faverage.fscil.rehearsal import BalanceOf, Rehearsal, rehearse
 from faverage.fscil.unknown import Familiarity
 from faverage.fscil.why import Why, reasons
 from faverage.fusion import Fuser, get_fuser
@@ -60,8 +60,10 @@ class FewShotLearner:
             shots for ``afa-paper``.
         stand_ins: drawn examples of a class, where rehearsal draws them.
         spread: how wide they lie around their prototype, in units of the other classes.
-        balance: how much an example of a new class counts in rehearsal, where there are base classes: the higher, the
+        balance: how much a new class counts in rehearsal against a base class, where there are any: the higher, the
             more often new classes are found, and base classes less.
+        balance_of: ``classes``, as above, or ``kinds``: how much all new classes together count against all base
+            classes together, so that early sessions, with few new classes, find them as often as late ones do.
         calibration: share in which prototypes of new classes are drawn towards similar base classes.
         temperature: τ of the prototypes; None learns it.
         ridge: penalty of the ridge regression; None: there is no such member.
@@ -106,6 +108,7 @@ class FewShotLearner:
         stand_ins: int = 50,
         spread: float = 1.0,
         balance: float = 1.5,
+        balance_of: BalanceOf = "classes",
         calibration: float = 0.0,
         temperature: float | None = None,
         ridge: float | None = 0.1,
@@ -124,7 +127,7 @@ class FewShotLearner:
         self.training, self.device, self.views = dict(training or {}), device, tuple(views)
         self.fuser, self.fuser_options = fuser, dict(fuser_options or {})
         self.members_kind, self.rehearsal, self.stand_ins = members, rehearsal, stand_ins
-        self.spread, self.balance, self.calibration = spread, balance, calibration
+        self.spread, self.balance, self.balance_of, self.calibration = spread, balance, balance_of, calibration
         self.temperature, self.ridge = temperature, ridge
         self.padding: Padding = padding
         self.threshold, self.scope, self.hold_out, self.seed = threshold, scope, hold_out, seed
@@ -449,6 +452,7 @@ class _State(NamedTuple):
             stand_ins=learner.stand_ins,
             spread=learner.spread,
             balance=learner.balance,
+            balance_of=learner.balance_of,
         )
         if len(np.unique(rehearsed.labels)) < 2:
             return None  # too little to learn from: all members count alike
@@ -519,6 +523,8 @@ def _check_options(learner: FewShotLearner) -> None:
         raise ValueError(f"scope must be 'all' or 'session', got {learner.scope!r}")
     if learner.members_kind not in (None, "views", "sessions"):
         raise ValueError(f"members must be 'views' or 'sessions', got {learner.members_kind!r}")
+    if learner.balance_of not in ("classes", "kinds"):
+        raise ValueError(f"balance_of must be 'classes' or 'kinds', got {learner.balance_of!r}")
     if learner.temperature is not None:
         check_steepness("temperature", learner.temperature)
     ridge, stand_ins, hold_out = learner.ridge, learner.stand_ins, learner.hold_out

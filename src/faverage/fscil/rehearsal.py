@@ -27,9 +27,10 @@ import numpy as np
 from faverage.fscil.heads import Array, unit
 from faverage.fscil.knowledge import Knowledge
 
-__all__ = ["Rehearsal", "Rehearsed", "rehearse"]
+__all__ = ["BalanceOf", "Rehearsal", "Rehearsed", "rehearse"]
 
 Rehearsal = Literal["residual", "shots", "left-out"]
+BalanceOf = Literal["classes", "kinds"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def rehearse(
     stand_ins: int = 50,
     spread: float = 1.0,
     balance: float = 1.0,
+    balance_of: BalanceOf = "classes",
 ) -> Rehearsed:
     """Return what to train a fuser on: all that was held out from the base session, and the shots.
 
@@ -69,7 +71,8 @@ def rehearse(
         rng: for stand-ins, which are drawn in all views at once.
         stand_ins: of each class that has them.
         spread: s.
-        balance: how often an example of a new class counts, where there are base classes.
+        balance: how much new classes count, where there are base classes.
+        balance_of: whether that is each new class against each base class, or all of them against all of those.
     """
     counts = np.bincount(known.labels[known.shot], minlength=len(known.classes))
     single = known.shot & (counts + known.counts == 1)[known.labels]  # nothing is left of its class without it
@@ -90,6 +93,8 @@ def rehearse(
     y = np.concatenate(labels)
     weight = 1 / np.bincount(y, minlength=len(known.classes))[y]
     if (known.session == 0).any():
+        if balance_of == "kinds" and (known.session > 0).any():
+            balance *= (known.session == 0).sum() / (known.session > 0).sum()
         weight = weight * np.where(known.session[y] > 0, balance, 1.0)
     return Rehearsed(
         {view: np.concatenate(parts) for view, parts in views.items()},

@@ -28,7 +28,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
+from scipy.linalg import solve_triangular
+from scipy.optimize import minimize, nnls
 
 from faverage.afa.means import get_mean, mean_names
 from faverage.afa.network import AFA
@@ -336,23 +337,21 @@ class Tied:
     def fit(self, weight: Array, shrink: float = 1.0, warm: Array | None = None) -> Array:
         """Return all weights, group by group, then the biases, by Newton's method with weights >= 0.
 
+        A step leads to the least of the quadratic model over such weights, so that some step along it always descends.
+
         Args:
             weight: of each row ``(n,)``.
             shrink: λ of λ/2 ‖t − start‖², in units of rows.
             warm: the weights and biases of a fit to similar rows, to start from.
         """
         t = self.start.copy() if warm is None else warm.copy()
-        bounded = np.arange(len(t)) < self.size
         for _ in range(_NEWTON_STEPS):
             loss, gradient, hessian = self._slopes(t, weight, shrink)
-            free = ~(bounded & (t <= 0) & (gradient > 0))
-            step = np.zeros_like(t)
-            step[free] = -np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
+            step = self._least(t, gradient, hessian) - t
             if -float(gradient @ step) <= _CLOSE * loss:
                 break
             for length in (1.0, 0.5, 0.25, 0.1, 0.01):
                 new = t + length * step
-                new[bounded] = np.maximum(new[bounded], 0.0)
                 away = new - self.start
                 if float(weight @ self.losses(new)) + shrink / 2 * float(away @ away) < loss:
                     break
@@ -360,6 +359,20 @@ class Tied:
                 break  # as low as single precision sees
             t = new
         return t
+
+    def _least(self, t: Array, gradient: Array, hessian: Array) -> Array:
+        """Return where the quadratic model around ``t`` is least among weights >= 0 and any biases, ``(parameters,)``."""
+        free = ~((np.arange(len(t)) < self.size) & (t <= 0) & (gradient > 0))
+        least = np.where(free, t, 0.0)
+        least[free] -= np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
+        if least[: self.size].min(initial=0.0) >= 0:
+            return least
+        # the model is |factor' u - target|² / 2; a bias is one number minus another, both >= 0
+        factor = np.linalg.cholesky(hessian)
+        target = solve_triangular(factor, hessian @ t - gradient, lower=True)
+        found = nnls(np.hstack([factor.T, -factor.T[:, self.size :]]), target)[0]
+        found[self.size : len(t)] -= found[len(t) :]
+        return np.asarray(found[: len(t)])
 
     def left_out(self, t: Array, weight: Array, shrink: float = 1.0) -> Array:
         """Return the loss ``(n,)`` of every row under a fit without it, to first order: a Newton step from ``t``."""
