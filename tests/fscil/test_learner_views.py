@@ -186,14 +186,18 @@ def test_base_heads_that_are_cosines() -> None:
 def test_a_cosine_head_is_kept_on_disk(tmp_path: Path) -> None:
     X, y = views_of([0, 1, 2], 60, 0, (1.0,))
     head = CosineHead(np.random.default_rng(0).normal(size=(3, D)).astype(np.float32), 9.0)
-    learner = FewShotLearner(balance=2.0).fit_base(X, y, head=head).learn_session(*views_of([5], 5, 1, (1.0,)))
+    learner = (
+        FewShotLearner(balance=2.0, balance_of="kinds")
+        .fit_base(X, y, head=head)
+        .learn_session(*views_of([5], 5, 1, (1.0,)))
+    )
     again = FewShotLearner.load(learner.save(tmp_path / "learner"))
-    assert again.known.heads[0].head.scale == 9.0 and again.balance == 2.0
+    assert again.known.heads[0].head.scale == 9.0 and (again.balance, again.balance_of) == (2.0, "kinds")
     assert np.array_equal(again.predict_proba(X), learner.predict_proba(X))
 
 
 def test_bad_input_is_refused() -> None:
-    for options in ({"spread": -1}, {"calibration": 1.5}, {"balance": 0}):
+    for options in ({"spread": -1}, {"calibration": 1.5}, {"balance": 0}, {"balance_of": "all"}):
         with pytest.raises(ValueError, match=next(iter(options))):
             FewShotLearner(**options)
     with pytest.raises(ValueError, match="unknown fuser"):

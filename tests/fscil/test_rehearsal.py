@@ -78,6 +78,9 @@ def test_balance_is_how_often_new_classes_count(kind: str) -> None:
     found = rehearsed(some(shots=(5, 2)), kind, balance=3.0)
     total = np.bincount(found.labels, found.weight)
     assert total[4:] == pytest.approx(3 * total[0]) and found.weight.mean() == pytest.approx(1)
+    kinds = rehearsed(some(shots=(5, 2)), kind, balance=3.0, balance_of="kinds")  # all of them against all of those
+    new = some(shots=(5, 2)).session[kinds.labels] > 0
+    assert kinds.weight[new].sum() == pytest.approx(3 * kinds.weight[~new].sum())
     without = rehearsed(some(base=False, shots=(5, 2)), kind, balance=3.0)  # there is nothing to balance against
     assert np.bincount(without.labels, without.weight) == pytest.approx(without.weight.sum() / 2)
 

@@ -361,7 +361,7 @@ class Tied:
         return t
 
     def _least(self, t: Array, gradient: Array, hessian: Array) -> Array:
-        """Return where the quadratic model around ``t`` is least among weights >= 0 and any biases, ``(parameters,)``."""
+        """Return the least ``(parameters,)`` of the quadratic model around ``t``, with weights >= 0 and any biases."""
         free = ~((np.arange(len(t)) < self.size) & (t <= 0) & (gradient > 0))
         least = np.where(free, t, 0.0)
         least[free] -= np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
