@@ -91,6 +91,8 @@ def test_a_run_into_a_file_is_not_silent(tmp_path: Path, monkeypatch: pytest.Mon
     for part in ("training: ", "features: ", "running the methods: "):
         assert any(line.startswith(part) and " left" in line for line in words), part
     assert "━" not in result.output and "loading images" not in result.stdout
+    assert sum(line.startswith("Base session: 1 network, 1 epoch of ") for line in words) == 1  # what it costs, once
+    assert words.count("loading images") == 1
 
 
 def test_tensorboard_gets_the_base_loss(tmp_path: Path) -> None:

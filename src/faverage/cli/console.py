@@ -87,7 +87,13 @@ class Stages:
         self.console.print(Text(f"Warning: {message}"), soft_wrap=True)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Say that ``done`` parts of ``total`` (0: not known) of ``what`` are done."""
+        """Say that ``done`` parts of ``total`` (0: not known) of ``what`` are done; sentences are no stage."""
+        if what.endswith("."):
+            from rich.text import Text
+
+            self._bar.close()
+            self.console.print(Text(what), soft_wrap=True)
+            return
         if what != self.stage:
             self._bar.close()
             self.stage = what

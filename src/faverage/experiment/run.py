@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import time
 import warnings
@@ -16,9 +15,10 @@ import numpy as np
 from faverage.experiment.base import Progress, features_of_benchmark
 from faverage.experiment.code import digest, versions, work_folder
 from faverage.experiment.config import RIVAL_METHODS, ConfigError, RunConfig
+from faverage.experiment.cost import flops, in_words, left_of
 from faverage.experiment.given import DROPPED, of_today
 from faverage.experiment.methods import run_methods
-from faverage.experiment.pictures import Pictures, check_orders
+from faverage.experiment.pictures import Pictures, check_orders, load_pictures
 from faverage.experiment.report import write
 from faverage.experiment.results import NOTES, PAPER, combine, compare
 from faverage.experiment.rivals import rival_recipe
@@ -54,7 +54,8 @@ def run(
         config: the settings.
         out: folder for the results.
         command: what was typed, for the report.
-        progress: is called with what is being done, how much of it is done, and of how much (0: not known).
+        progress: is called with what is being done, how much of it is done, and of how much (0: not known); and once
+            with what training will cost, in sentences, which end with a full stop.
         save_features: a ``.npz`` to write after the base session, which ``features`` reads: what the methods see, but
             without spare examples, which further draws take shots from.
 
@@ -209,6 +210,8 @@ def _features(config: RunConfig, out: Path, progress: Progress, team: Team) -> l
         warnings.simplefilter("ignore")  # the first process says it
     ready: list[_Ready] = []
     try:
+        if config.features is None:
+            team.first_does(lambda: _say_cost(config, out, progress, team))
         for seed in config.seeds or (config.seed,):
             one = replace(config, seed=seed)
             for order in range(config.class_orders):
@@ -231,6 +234,23 @@ def _features(config: RunConfig, out: Path, progress: Progress, team: Team) -> l
         raise OtherFailed("stopped") from None
     team.close()
     return ready
+
+
+def _say_cost(config: RunConfig, out: Path, progress: Progress, team: Team) -> None:
+    """Say what is left to do before the methods, of all seeds and orders together, before any of it is begun."""
+    from faverage.vision.engine.device import pick_device
+
+    progress("loading images", 0, 0)
+    left = []
+    for seed in config.seeds or (config.seed,):
+        one = replace(config, seed=seed)
+        for order in range(config.class_orders):
+            pictures = load_pictures(one, order)
+            left += left_of(one, pictures, out / "work")
+            if not pictures.any_base:
+                break
+    if said := in_words(left, team.device or pick_device(config.device), team.size):
+        progress(said, 0, 0)
 
 
 def _team(config: RunConfig) -> Team:
@@ -307,22 +327,6 @@ def costs_of(
         "base_seconds": own,
         "session_seconds": sum(later) / len(later) if later and None not in later else None,
     }
-
-
-@functools.cache
-def flops(backbone: str, side: int) -> int:
-    """Return the floating-point operations of a backbone for one image of ``side`` px: two for a multiply and add.
-
-    Convolutions and matrix products count, as ``torch.utils.flop_counter`` has them.
-    """
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from faverage.vision import get_backbone
-
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        get_backbone(backbone).eval()(torch.zeros(1, 3, side, side))
-    return int(counter.get_total_flops())
 
 
 def _device(wanted: str) -> str:
