@@ -19,14 +19,14 @@ from faverage.report.charts import Point, Series, apart, harmonic_lines, padded,
 from faverage.rivals import RIVALS
 from faverage.storage import replacing
 
-__all__ = ["FIGURES", "balance_curve", "base_and_new", "draw_figures", "write_figures"]
+__all__ = ["FIGURES", "STYLE", "balance_curve", "base_and_new", "draw_figures", "write_figures"]
 
 Results = dict[str, Any]
 
 _WIDE = 3.4  # inches, a column
 _SIZE = 8  # points, of text
 _GAP = 9.5  # points from line to line of text
-_STYLE = {
+STYLE = {
     "font.size": _SIZE,
     **dict.fromkeys(
         ("axes.labelsize", "axes.titlesize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), _SIZE
@@ -76,7 +76,7 @@ def draw_figures(results: Results) -> dict[str, bytes]:
         warnings.warn(f"no figures as SVG and PDF: they need matplotlib: {install_line('plot')}", stacklevel=2)
         return {}
     drawn = {}
-    with style.context(["default", _STYLE]), warnings.catch_warnings():
+    with style.context(["default", STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # names of methods may be in any script
         for name, draw in _DRAWN.items():
             figure = draw(results)
