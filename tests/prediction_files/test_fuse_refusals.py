@@ -167,7 +167,9 @@ def test_wrong_options_are_refused(folder: Path) -> None:
     assert_refused(folder, fuse(folder, "--fuser", "magic"), "unknown fuser 'magic'", "arithmetic")
     assert_refused(folder, fuse(folder, "--folds", "1"), "--folds must be at least 2")
     assert_refused(folder, fuse(folder, "--id", "key"), "has no column 'key'")
-    assert_refused(folder, fuse(folder, "--label", "truth"), "labels.csv has no column 'truth' (--label)", "it has 'label'")
+    assert_refused(
+        folder, fuse(folder, "--label", "truth"), "labels.csv has no column 'truth' (--label)", "it has 'label'"
+    )
     assert CliRunner().invoke(app, ["fuse", "--folds", "many"]).exit_code == 2
     assert CliRunner().invoke(app, ["--version"]).stdout.startswith("faverage ")
 

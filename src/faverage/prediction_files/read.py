@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import zipfile
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,7 +171,9 @@ def _npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
     except UserError:
         raise
     except Exception as error:  # what broken or encrypted members raise is not listed anywhere
-        raise UserError(f"{path} is no readable npz file of plain arrays: {_sentence(error)}") from None
+        # of what is no archive, NumPy says how to load it as a pickle
+        reason = _sentence(error) if zipfile.is_zipfile(path) else "it is no zip archive, or not all of one"
+        raise UserError(f"{path} is no readable npz file of plain arrays: {reason}") from None
     for name, found in arrays.items():
         kinds = "fiu" if name == "scores" else "USfiub"
         if not isinstance(found, np.ndarray) or found.dtype.kind not in kinds:
@@ -270,6 +273,6 @@ def _label_columns(path: Path, header: list[str], id_column: str | None, label_c
         raise UserError(f"{path} has no column 'label': say with --label which of {some(others, 10)} holds the labels")
     if name not in others:
         raise UserError(
-            f"{path} has no column '{name}' (--label) beside that of the ids, '{header[at_id]}'; it has {some(others, 10)}"
+            f"{path} has no column '{name}' (--label) beside the ids '{header[at_id]}'; it has {some(others, 10)}"
         )
     return at_id, next(i for i, h in enumerate(header) if h == name and i != at_id)
