@@ -98,7 +98,8 @@ def table(folder: Path) -> str:
             rows.append([f"*{in_markdown(name)}, the paper*", *_filled(cells, n), _mean(paper[name], 1), ""])
     lines = markdown_table(["method"], [*map(str, range(n)), "mean 1…", "run"], rows)
     lines += ["", *markdown_table(["method"], [*OVERALL.values(), "base (s)", "session (s)", "passes"], overall)]
-    lines += ["", *(f"{k}. `{one[0]}`, {one[1]}, {one[2]}" for k, one in enumerate(runs, 1))]
+    told = [re.sub(r"experiments/(\w+)\.yaml", r"\1", command) for command, _, _ in runs]  # there is no such folder now
+    lines += ["", *(f"{k}. `{told[k - 1]}`, {one[1]}, {one[2]}" for k, one in enumerate(runs, 1))]
     return "\n".join(lines) + "\n"
 
 

@@ -7,6 +7,7 @@ without a name. Views of different widths have an array each, with the number of
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -348,6 +349,10 @@ def _opened(path: Path) -> Iterator[Any]:
         raise
     except Exception as error:  # zip, zlib and the headers of arrays have an error of their own for each thing wrong
         reason = " ".join(str(error).split())[:300] or type(error).__name__
+        if not zipfile.is_zipfile(path):  # NumPy then advises to load it as a pickle
+            if path.suffix.lower() != ".npz":
+                raise ConfigError(f"{path} is not an .npz file: give one that --save-features wrote") from None
+            reason = "it is no zip archive, or not all of one"
         raise ConfigError(f"{path} is not a whole .npz file of arrays ({reason}): make or fetch it again") from None
 
 

@@ -157,7 +157,7 @@ def test_teaching_a_model_that_is_not_there_makes_it(tmp_path: Path) -> None:
     cross = save(tmp_path / "cross", "cross")
     said = call("teach", model, "cross", cross).stdout
     assert f"There was no model in {model}: made one that knows nothing yet" in " ".join(said.split())
-    assert "now knows 1 class." in said
+    assert "Taught 'cross' from 6 pictures.\n" in said and "now knows 1 class." in said
     said = call("teach", model, photos(tmp_path / "photos", 3)).stdout
     assert "There was no model" not in said and "now knows 4 classes" in said
     assert [c.session for c in Model.load(model).classes()] == [1, 2, 2, 2]

@@ -269,6 +269,11 @@ def test_teach_refuses_in_words_and_changes_nothing(folder: Path, tmp_path: Path
     assert "has no sub-folders" in refused("teach", folder, tmp_path / "empty")
     assert "name of the class is empty" in refused("teach", folder, " ", good)
     assert "not an image" in refused("teach", tmp_path / "none", "new", text) and not (tmp_path / "none").exists()
+    both = tmp_path / "both"
+    for name in ("p", "q"):
+        (both / name).mkdir(parents=True)
+        shutil.copy(good, both / name / f"{name}.png")
+    assert f"{both}/q/q.png: an example of 'q' is the same as one of 'p'" in refused("teach", folder, both)
     assert (folder / "model.json").read_bytes() == before
     call("teach", folder, "../../up", good)
     assert names(folder)[-1] == "../../up"
@@ -280,12 +285,24 @@ def test_others_refuse_in_words(folder: Path, tmp_path: Path) -> None:
     assert "does not know 'dog'" in refused("rename", folder, "dog", "cat")
     assert "knows 'bar' already" in refused("rename", folder, "square", "bar")
     assert "no file model.json" in refused("merge", folder, tmp_path)
+    assert "both are the same model" in refused("merge", folder, folder / ".." / folder.name)
     assert "does not exist" in refused("merge", folder, tmp_path / "none")
     for rate in (0, 1, 2, "nan"):
         assert "must be a rate between 0 and 1" in refused("predict", folder, tmp_path, "--unknown", rate)
     assert "no such file" in refused("predict", folder, tmp_path / "none.png")
     assert "does not exist" in refused("predict", tmp_path / "none", tmp_path / "none.png")
     assert "does not exist" in refused("export", folder, tmp_path / "no" / "m.onnx")
+    photo = tmp_path / "zebra.jpg"
+    pictures("cross", 1)[0].save(photo)
+    before = photo.read_bytes()
+    assert f"--csv {photo} must end in .csv" in refused("predict", folder, photo, "--csv", photo)
+    assert f"Error: {photo} must end in .onnx" in refused("export", folder, photo)
+    for option in ("--csv", "--html"):
+        assert f"{option} {photo} must end in .{option[2:]}" in refused("evaluate", folder, tmp_path, option, photo)
+        assert f"{option} {tmp_path} is a folder: give a file" in refused(
+            "evaluate", folder, tmp_path, option, tmp_path
+        )
+    assert photo.read_bytes() == before
     assert "There is nothing to explain yet" in call("explain", folder).stdout
     (folder / "model.json").write_text('{"kind"')
     for command in (("undo",), ("explain",), ("forget", "x"), ("predict", tmp_path)):

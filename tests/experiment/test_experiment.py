@@ -95,7 +95,8 @@ def test_settings_come_from_defaults_recipe_file_and_command_line(tmp_path: Path
         ("dataset: imagenet-21k", "unknown dataset 'imagenet-21k'"),
         ("lr: -1", "lr must be a number > 0"),
         ("schedule: step", "schedule must be"),
-        ("- a list", "settings as 'name: value'"),
+        ("- a list", "settings as 'name: value' lines, found a list"),
+        ("id,label", "settings as 'name: value' lines, found text"),
         ("a: [", "not a YAML file"),
     ],
 )

@@ -201,6 +201,11 @@ def test_a_file_that_holds_no_features(tmp_path: Path) -> None:
         path.write_bytes(content)
         result = command("mini-imagenet", "--features", path, "--out", tmp_path / "out")
         assert result.exit_code == 2 and f"{path} is not a whole .npz file of arrays" in said(result)
+        assert "pickle" not in said(result)  # advice of NumPy that is not safe to follow
+    table = tmp_path / "rf.csv"
+    table.write_text("id,cat,dog\n1,0.5,0.5\n")
+    words = said(command("mini-imagenet", "--features", table, "--out", tmp_path / "out"))
+    assert f"{table} is not an .npz file: give one that --save-features wrote" in words
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("test.npy", b"junk")
     assert "lacks the array" in said(command("mini-imagenet", "--features", path, "--out", tmp_path / "out"))

@@ -17,7 +17,7 @@ from faverage.experiment import RunConfig
 from faverage.experiment.rivals import rival_recipe
 from faverage.rivals import RIVALS, Rival, get_rival
 from faverage.vision import get_backbone
-from helpers_run import command, few_digits, said
+from helpers_run import command, few_digits, ready, said
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -162,6 +162,7 @@ def test_every_experiment_of_the_paper_is_a_run() -> None:
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    features = ready(tmp_path / "f.npz")
     for arguments, words in [
         (("--seeds", "0,x"), "seeds must be whole numbers"),
         (("--seeds", "-1"), "seeds must be whole numbers"),
@@ -169,7 +170,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         (("--class-orders", 0), "class_orders must be a whole number of at least 1"),
         (("--recipe", "mine"), "recipe must be 'shared', 'paper', 'best' or 'balanced', got 'mine'"),
         (("--methods", "icarl"), "unknown method 'icarl'"),
-        (("--methods", "fact", "--features", "f.npz"), "'fact' trains its own network on images"),
+        (("--methods", "fact", "--features", "none.npz"), "no such file of features: none.npz"),
+        (("--methods", "fact", "--features", features), "'fact' trains its own network and needs images"),
     ]:
         result = command("digits", *arguments, "--out", tmp_path)
         assert result.exit_code == 2 and words in said(result), result.output

@@ -69,6 +69,8 @@ def test_fuses_date_by_date_and_scores(hub: Path) -> None:
     assert rows[0] == HEAD and len(rows) == 1 + 2 * 4 * 5
     again = CliRunner().invoke(app, ["forecasts", str(hub), "--out", str(out)])
     assert again.exit_code == 2 and "exists already" in again.output
+    lost = CliRunner().invoke(app, ["forecasts", "nothere", "--out", str(out)])
+    assert lost.exit_code == 2 and "the folder nothere does not exist" in lost.output
 
 
 def test_weights_know_nothing_of_the_date_or_later(hub: Path) -> None:

@@ -69,6 +69,22 @@ def test_a_missing_row_is_refused_by_name(folder: Path) -> None:
     assert_refused(folder, fuse(folder), "b.csv has no row for id 50 (", "a.csv line 52")
 
 
+@pytest.mark.parametrize("options", [(), ("--allow-missing", "--compare", "none")], ids=["", "allowed"])
+def test_labels_of_other_rows_are_refused(folder: Path, options: tuple[str, ...]) -> None:
+    (folder / "labels.csv").write_text("id,label\nx,cat\ny,dog\n")
+    a, b, c, labels = (folder / f"{name}.csv" for name in ("a", "b", "c", "labels"))
+    words = f"no id of {labels} is in {a}, {b} or {c}: are they of the same rows?"
+    assert_refused(folder, fuse(folder, *options), words)
+
+
+def test_labelled_rows_without_any_answer_are_refused(folder: Path) -> None:
+    (folder / "labels.csv").write_text("id,label\n1,cat\n2,dog\n")
+    for file in (folder / f"{name}.csv" for name in "abc"):
+        rows = table(file)
+        write(file, [[row[0], *("0" for _ in row[1:])] if row[0] in "12" else row for row in rows])
+    assert_refused(folder, fuse(folder, "--allow-missing", "--compare", "none"), "has an answer of any model")
+
+
 def test_strict_refuses_what_is_odd(folder: Path) -> None:
     change(folder / "a.csv", 4, "2,0.5,0.5,0.5,0.5")
     assert_refused(folder, fuse(folder, "--strict"), "a.csv line 4", "sum to 2", "--strict")
@@ -151,7 +167,9 @@ def test_wrong_options_are_refused(folder: Path) -> None:
     assert_refused(folder, fuse(folder, "--fuser", "magic"), "unknown fuser 'magic'", "arithmetic")
     assert_refused(folder, fuse(folder, "--folds", "1"), "--folds must be at least 2")
     assert_refused(folder, fuse(folder, "--id", "key"), "has no column 'key'")
-    assert_refused(folder, fuse(folder, "--label", "truth"), "labels.csv has no column 'truth'")
+    assert_refused(
+        folder, fuse(folder, "--label", "truth"), "labels.csv has no column 'truth' (--label)", "it has 'label'"
+    )
     assert CliRunner().invoke(app, ["fuse", "--folds", "many"]).exit_code == 2
     assert CliRunner().invoke(app, ["--version"]).stdout.startswith("faverage ")
 
@@ -160,7 +178,9 @@ def test_outputs_are_not_overwritten_without_force(folder: Path) -> None:
     report = folder / "report.html"
     report.write_text("mine")
     result = fuse(folder)
-    assert result.exit_code == 2 and "report.html exists already" in said(result)
+    words = f"{report}, which is written beside --out, exists already: give --force, or an --out in another folder"
+    assert result.exit_code == 2 and words in said(result)
+    assert "no such file" in said(fuse(folder, files=("a.csv", "none.csv")))  # inputs come first
     assert report.read_text() == "mine" and not (folder / "fused.csv").exists()
     assert fuse(folder, "--force").exit_code == 0
     assert report.read_text() != "mine"

@@ -95,12 +95,16 @@ class Now:
 
 
 class _Lesson(NamedTuple):
-    """Pictures of one class: features ``(n, d_v)`` by view, the n files to keep, hashes of their pixels, thumbnails."""
+    """Pictures of one class: features ``(n, d_v)`` by view, the n files to keep, hashes of their pixels, thumbnails.
+
+    ``names`` are those of the n files that they came from; empty where they came from none.
+    """
 
     views: dict[str, Array]
     files: list[bytes]
     pixels: list[bytes]
     thumbnails: Array
+    names: list[str]
 
 
 class Model:
@@ -278,7 +282,8 @@ class Model:
                 view: np.concatenate([lesson.views[view] for lesson in given.values()]) for view in now.base.widths
             }
             known = now.state.known or Knowledge.empty({view: x.shape[1] for view, x in views.items()})
-            learner = self._learned(now, lambda: known.taught(views, labels))
+            names = [*([""] * len(known.labels)), *(name for lesson in given.values() for name in lesson.names)]
+            learner = self._learned(now, lambda: known.taught(views, labels), names)
             counts, shown, entries = dict(now.state.counts), dict(now.state.thumbnails), []
             for name, lesson in given.items():
                 new = len(lesson.files)
@@ -355,6 +360,8 @@ class Model:
         """
         if not isinstance(other, Model):
             other = Model(other, device="cpu", backbone=self._backbone)
+        if other.folder.resolve() == self.folder.resolve():
+            raise ModelError("both are the same model: name another to merge")
         theirs = other._fresh()
         more = theirs.state.known
         if more is None:
@@ -410,15 +417,16 @@ class Model:
 
     def _seen(self, now: Now, name: str, images: Iterable[Image.Image]) -> _Lesson:
         """Return what is learned from pictures, which are looked at one by one."""
-        found, pixels = [], []
+        found, pixels, names = [], [], []
         for i, image in enumerate(images):
+            names.append(str(getattr(image, "filename", "")))
             pixels.append(squares([image], now.side))
             small = least(image.convert("RGB"), now.side, shown=True)
             found.append((self.pictures.packed(small), _pixels(small), thumbnails([image] if i < 5 else [])))
         if not found:
             raise ModelError(f"there is no picture of '{name}': give at least one; five are a good number")
         files, hashes, shown = map(list, zip(*found, strict=True))
-        return _Lesson(self._look(now, np.concatenate(pixels)), files, hashes, np.concatenate(shown))
+        return _Lesson(self._look(now, np.concatenate(pixels)), files, hashes, np.concatenate(shown), names)
 
     def _as_kept(self, known: Knowledge | None, lesson: _Lesson) -> _Lesson:
         """Give pictures that the model has given out the features of the examples that they were made of.
@@ -475,12 +483,17 @@ class Model:
             raise ModelError(f"the model does not know '{clean}'; it knows: {known}{more}")
         return found
 
-    def _learned(self, now: Now, change: Callable[[], Knowledge]) -> FewShotLearner:
-        """Return the learner after a change of what is known; ModelError where that cannot be."""
+    def _learned(self, now: Now, change: Callable[[], Knowledge], files: Sequence[str] = ()) -> FewShotLearner:
+        """Return the learner after a change of what is known; ModelError where that cannot be.
+
+        It names the file of the example that is wrong, where ``files`` has one for its row.
+        """
         try:
             return with_knowledge(now.learner, change())
         except ValueError as error:
-            raise ModelError(str(error)) from None
+            row = getattr(error, "what", None)
+            file = files[row] if files and isinstance(row, int) else ""
+            raise ModelError(f"{file}: {error}" if file else str(error)) from None
 
     def _check_same(self, now: Now, theirs: Now) -> None:
         """Raise ModelError unless two models see the same way, so that their features compare."""
@@ -637,6 +650,7 @@ def _new_to(known: Knowledge | None, name: str, lesson: _Lesson) -> _Lesson:
         [lesson.files[i] for i in new],
         [lesson.pixels[i] for i in new],
         lesson.thumbnails[[i for i in new if i < len(lesson.thumbnails)]],
+        [lesson.names[i] for i in new],
     )
 
 

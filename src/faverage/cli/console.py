@@ -170,9 +170,11 @@ def open_file(file: Path) -> Any:
     from faverage.storage import read_regular
 
     try:
-        return open_picture(read_regular(file, MAX_BYTES + 1))
+        picture: Any = open_picture(read_regular(file, MAX_BYTES + 1))
     except ValueError as error:
         raise ModelError(f"{file}: {error}") from None
+    picture.filename = str(file)  # as of pictures that Pillow opens; messages name it
+    return picture
 
 
 def open_each(files: Sequence[Path]) -> Iterator[Any]:

@@ -135,7 +135,8 @@ def teach(
         kept = taught.kept
         right = f"it recognises {round(taught.right * kept)} of {kept}, each left out in turn"
         right = right if kept == taught.count else f"of the {kept} that it keeps, {right}"
-        say(f"Taught '{taught.name}' from {pictures_of(taught.count)}" + (f"; {right}." if kept > 1 else "."))
+        tells = kept > 1 and len(known.classes()) > 1  # of one class, any picture is recognised
+        say(f"Taught '{taught.name}' from {pictures_of(taught.count)}" + (f"; {right}." if tells else "."))
         if taught.again:
             say(f"Left out {pictures_of(taught.again)} of '{taught.name}' that the model keeps already.")
         if kept > 1 and taught.right < 0.5:
@@ -168,6 +169,7 @@ def predict(
         raise ModelError(f"--unknown must be a rate between 0 and 1, such as 0.05, got {unknown:g}")
     known = _load(model, device, backbone)
     files = files_of(images)
+    _check_output("--csv", csv, ".csv")
     with Progress() as bar:
         answers = known.predict_files(files, progress=bar)
     found: list[tuple[Path, Any]] = [
@@ -206,6 +208,8 @@ def evaluate(
     if not 0 < unknown < 1:
         raise ModelError(f"--unknown must be a rate between 0 and 1, such as 0.05, got {unknown:g}")
     known = _load(model, device, backbone)
+    _check_output("--html", html, ".html")
+    _check_output("--csv", csv, ".csv")
     with Progress() as bar:
         found = ask(known, images, unknown=unknown, progress=bar)
     shares = [("all known classes", "all"), ("base classes", "base"), ("taught classes", "new")]
@@ -324,6 +328,7 @@ def export(
     from faverage.app.onnx import export_learner
 
     known = _load(model, "cpu", backbone)
+    _check_output("", out, ".onnx")
     worst = export_learner(known, out)
     say(f"Wrote {out}: images (n, {known.side}, {known.side}, 3) in, probabilities out; within {worst:.0e}.")
 
@@ -344,6 +349,19 @@ def _new(folder: Path, backbone: str | None, device: str) -> Any:
     made = empty_model(folder, backbone=backbone, device=device)
     say(f"There was no model in {folder}: made one that knows nothing yet and sees with {backbone or PHOTOS}.")
     return made
+
+
+def _check_output(option: str, file: Path | None, suffix: str) -> None:
+    """Refuse, before the work, a file that cannot be written, or whose name says that it is something else."""
+    if file is None:
+        return
+    called = f"{option} {file}".strip()
+    if file.is_dir():
+        raise ModelError(f"{called} is a folder: give a file")
+    if file.suffix.lower() != suffix:
+        raise ModelError(f"{called} must end in {suffix}")
+    if not file.parent.is_dir():
+        raise ModelError(f"cannot write {file}: the folder {file.parent} does not exist")
 
 
 def _write(file: Path, content: str) -> None:

@@ -352,8 +352,13 @@ class RunConfig:
         if not self.methods:
             raise ConfigError("methods must name at least one method")
         rivals = [method for method in self.methods if method in RIVAL_METHODS]
+        SETTINGS["features"].check(self.features)
         if rivals and self.features is not None:
-            raise ConfigError(f"'{rivals[0]}' trains its own network on images, and --features has none: leave one out")
+            file_views(Path(self.features))  # that there is no such file comes first
+            raise ConfigError(
+                f"'{rivals[0]}' trains its own network and needs images, which --features lacks: "
+                "name others with --methods, such as prototypes,afa-paper,afa"
+            )
         if rivals and self.recipe != "paper" and not self.epochs:
             raise ConfigError(f"epochs: '{rivals[0]}' needs at least 1, it trains its own network")
         check_settings(self, SETTINGS)
@@ -443,7 +448,7 @@ def _found(file: Path) -> Path:
     if file.is_file():
         return file
     own = {one.stem: one for one in sorted(_CONFIGS.glob("*.yaml"))}
-    # experiments/NAME.yaml is how results and pages name them
+    # experiments/NAME.yaml is how stored results name them
     if file.stem in own and file.suffix in ("", ".yaml") and file.parent in (Path(), Path("experiments")):
         return own[file.stem]
     raise ConfigError(f"no such file: {file}; with faverage come: {', '.join(own)}")

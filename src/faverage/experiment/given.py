@@ -150,7 +150,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ConfigError(f"{file} is not a YAML file: {reason}") from None
     if not isinstance(settings, dict):
-        found = "nothing" if settings is None else f"a {type(settings).__name__}"
+        found = {type(None): "nothing", str: "text", list: "a list"}.get(type(settings), repr(settings)[:40])
         raise ConfigError(f"{file} must hold settings as 'name: value' lines, found {found}")
     return of_today(settings)
 

@@ -109,6 +109,8 @@ def fuse_hub(
         UserError: for anything wrong with the hub or the options; nothing is written then.
     """
     hub, out, listener = Path(hub), Path(out), listener or Listener()
+    if not hub.exists():
+        raise UserError(f"the folder {hub} does not exist", what=hub)
     if out.exists():
         raise UserError(f"{out} exists already: choose another --out")
     if not out.parent.is_dir():

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from faverage.errors import UserError
 from faverage.fscil.heads import Array, CosineHead, LinearHead, unit
 
 __all__ = ["BaseHead", "Knowledge", "Views", "as_views"]
@@ -255,15 +256,19 @@ class Knowledge:
         )
 
     def _check_twins(self) -> None:
-        """Raise ValueError where a shot has two labels, or was held out from the base session under another."""
+        """Raise ValueError where a shot has two labels, or was held out from the base session under another.
+
+        Its ``what`` is the row of the shot.
+        """
         seen: dict[bytes, int] = {}
         for i in np.argsort(self.shot, kind="stable"):  # what was held out comes first
             c = int(self.labels[i])
             first = seen.setdefault(b"".join((x[i] + 0.0).tobytes() for x in self.views.values()), c)  # -0 is 0
             if first != c and self.shot[i]:
-                raise ValueError(
+                raise UserError(
                     f"an example of {self.classes[c]!r} is the same as one of {self.classes[first]!r}: an example has "
-                    "one label; leave it out, or forget the other class first"
+                    "one label; leave it out, or forget the other class first",
+                    what=int(i),
                 )
 
     def without(self, label: Any) -> Knowledge:

@@ -57,6 +57,10 @@ def join(
     for table in tables:
         for name in table.ids:
             rows.setdefault(name, len(rows))
+    if labels is not None and rows.keys().isdisjoint(labels.ids):
+        *most, last = [str(table.path) for table in tables]
+        files = f"{', '.join(most)} or {last}" if most else last
+        raise UserError(f"no id of {labels.path} is in {files}: are they of the same rows?")
     _check_missing(tables, labels, rows, allow_missing, listener)
     if classes is None:
         named = {name for table in tables for name in table.classes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import zipfile
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from faverage.prediction_files.base import Listener, UserError, count, some
 from faverage.prediction_files.tables import PREDICTION, Labels, Predictions, check_ids, check_scores, check_table
 
-__all__ = ["csv_rows", "read_labels", "read_parquet", "read_predictions"]
+__all__ = ["csv_rows", "file_suffix", "read_labels", "read_parquet", "read_predictions"]
 
 Array = NDArray[Any]
 _SUFFIXES = (".csv", ".npz", ".parquet")
@@ -26,7 +27,7 @@ def read_predictions(path: Path, *, id_column: str | None, allow_missing: bool, 
     Rows that do not sum to one are scaled to do so, with a warning; with ``allow_missing`` a row of zeros counts as no
     answer (NaN). Labels that ``fuse`` predicted in a file of its own are left out, and the listener hears of it.
     """
-    suffix = _suffix(path)
+    suffix = file_suffix(path)
     if suffix == ".csv":
         table = _csv_predictions(path, id_column, listener)
     elif suffix == ".npz":
@@ -60,7 +61,7 @@ def read_predictions(path: Path, *, id_column: str | None, allow_missing: bool, 
 
 def read_labels(path: Path, *, id_column: str | None, label_column: str | None) -> Labels:
     """Read ids and labels; the label is ``label_column``, else the column ``label``, else the only other one."""
-    suffix = _suffix(path)
+    suffix = file_suffix(path)
     if suffix == ".npz":
         arrays = _npz(path, ("ids", "labels"))
         ids, labels = _texts(path, arrays["ids"]), _texts(path, arrays["labels"])
@@ -147,7 +148,8 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _suffix(path: Path) -> str:
+def file_suffix(path: Path) -> str:
+    """Return the extension of a file of predictions or labels; refuse what is no such file."""
     if path.is_dir():
         raise UserError(f"{path} is a folder: give the files in it")
     if not path.is_file():
@@ -169,7 +171,9 @@ def _npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
     except UserError:
         raise
     except Exception as error:  # what broken or encrypted members raise is not listed anywhere
-        raise UserError(f"{path} is no readable npz file of plain arrays: {_sentence(error)}") from None
+        # of what is no archive, NumPy says how to load it as a pickle
+        reason = _sentence(error) if zipfile.is_zipfile(path) else "it is no zip archive, or not all of one"
+        raise UserError(f"{path} is no readable npz file of plain arrays: {reason}") from None
     for name, found in arrays.items():
         kinds = "fiu" if name == "scores" else "USfiub"
         if not isinstance(found, np.ndarray) or found.dtype.kind not in kinds:
@@ -265,7 +269,10 @@ def _label_columns(path: Path, header: list[str], id_column: str | None, label_c
     name = label_column
     if name is None:
         name = "label" if "label" in others else others[0] if len(others) == 1 else None
-    if name is None or name not in others:
-        wanted = "no column 'label'" if label_column is None else f"no column '{label_column}'"
-        raise UserError(f"{path} has {wanted}: say with --label which of {some(others, 10)} holds the labels")
+    if name is None:
+        raise UserError(f"{path} has no column 'label': say with --label which of {some(others, 10)} holds the labels")
+    if name not in others:
+        raise UserError(
+            f"{path} has no column '{name}' (--label) beside the ids '{header[at_id]}'; it has {some(others, 10)}"
+        )
     return at_id, next(i for i, h in enumerate(header) if h == name and i != at_id)

@@ -20,7 +20,7 @@ from faverage.prediction_files.bundle import Bundle, load_bundle, save_bundle
 from faverage.prediction_files.compare import Comparison, chosen_fusers, new_fuser, sample
 from faverage.prediction_files.compare import compare as compare_fusers
 from faverage.prediction_files.join import Joined, check_classes, join, labels_of
-from faverage.prediction_files.read import read_labels, read_predictions
+from faverage.prediction_files.read import file_suffix, read_labels, read_predictions
 from faverage.prediction_files.report import Member, Result, write_report
 from faverage.prediction_files.tables import PREDICTION, Predictions
 from faverage.storage import replacing
@@ -99,7 +99,7 @@ def fuse_files(
     options = {"fuser": fuser, "folds": folds, "seed": seed, "strict": strict, "allow-missing": allow_missing}
     options["compare"] = None if compare == "all" else compare
     options |= {"id": id_column, "label": label_column, "force": True}  # by then the outputs exist
-    _check_files(paths)
+    _check_files(paths, labels)
     _check_outputs(outputs, [*paths, labels], force)
 
     truth = read_labels(labels, id_column=id_column, label_column=label_column)
@@ -113,6 +113,8 @@ def fuse_files(
     rows, y = labels_of(joined, truth)
     if compared and len(y) < folds:
         raise UserError(f"--folds {folds} needs at least {folds} labelled rows with predictions, found {len(y)}")
+    if not len(y):
+        raise UserError(f"no row of {labels} has an answer of any model")
     if len(set(y.tolist())) < 2:
         raise UserError(f"the labelled rows with predictions are all of the class '{joined.classes[y[0]]}'")
 
@@ -204,7 +206,7 @@ def apply_files(
     return out
 
 
-def _check_files(files: Sequence[Path]) -> None:
+def _check_files(files: Sequence[Path], labels: Path | None = None) -> None:
     if len(files) < 2:
         raise UserError(f"give at least two files of predictions, got {len(files)}")
     seen: set[Path] = set()
@@ -214,6 +216,8 @@ def _check_files(files: Sequence[Path]) -> None:
         if file.resolve() in seen:
             raise UserError(f"{file} is given twice")
         seen.add(file.resolve())
+    for file in [*files, labels] if labels is not None else files:
+        file_suffix(file)
 
 
 def _check_outputs(outputs: Sequence[Path], inputs: Sequence[Path], force: bool) -> None:
@@ -232,6 +236,11 @@ def _check_outputs(outputs: Sequence[Path], inputs: Sequence[Path], force: bool)
         if file.resolve() in taken:
             raise UserError(f"{file} is an input and would be overwritten: choose another --out")
         if file.exists() and not force:
+            if file != out:
+                raise UserError(
+                    f"{file}, which is written beside --out, exists already: "
+                    "give --force, or an --out in another folder"
+                )
             raise UserError(f"{file} exists already: give --force to overwrite it, or choose another --out")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import time
+from pathlib import Path
 
 import pytest
 
@@ -41,8 +42,8 @@ def refused(answer, status: int, *words: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])
 def test_another_address_needs_a_token(host) -> None:
-    with pytest.raises(ModelError, match="--token"):
-        serve([], host=host)
+    with pytest.raises(ModelError, match=rf"\n  faverage serve 'my model' --host {host} --port 80 --token \S+\n"):
+        serve([Path("my model")], host=host, port=80)
 
 
 @pytest.mark.parametrize("token", ["short", "with space in it", "ünïcode-token"])

@@ -83,6 +83,8 @@ def test_predict_says_none_of_these_where_that_is_asked(client) -> None:
     assert [one["unknown"] for one in said] == [False, True] and said[1]["familiarity"] < 0.05
     for rate in ("0", "1", "nan", "x", ""):
         assert client.post(f"/api/predict?unknown={rate}", content=png()).status_code == 422, rate
+    ignored = client.post("/api/predict", data={"unknown": "0.05"}, files=pictures(png()))
+    assert ignored.status_code == 422 and "give it as ?unknown=0.05" in ignored.text
 
 
 def test_teach_predict_forget_undo(client) -> None:

@@ -261,7 +261,7 @@ async def _check_known(model: Model, workers: Workers, name: str) -> None:
 async def _read_predict(request: Request, limits: Limits) -> list[Upload]:
     """Return the pictures of a form, or the one picture that is the body."""
     if _is_form(request):
-        return (await _read_form(request, limits))[1]
+        return (await _read_form(request, limits, query="unknown"))[1]
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
@@ -271,8 +271,11 @@ async def _read_predict(request: Request, limits: Limits) -> list[Upload]:
     return [("the picture", bytes(data))]
 
 
-async def _read_form(request: Request, limits: Limits) -> tuple[str | None, list[Upload]]:
-    """Return the field ``name``, if there is one, and the pictures in the fields ``images``."""
+async def _read_form(request: Request, limits: Limits, query: str = "") -> tuple[str | None, list[Upload]]:
+    """Return the field ``name``, if there is one, and the pictures in the fields ``images``.
+
+    A field called ``query``, which is part of the address, is refused rather than ignored.
+    """
     if not _is_form(request):
         raise Refused(415, "Send a form (multipart/form-data) with the pictures in fields called images.")
     parser = MultiPartParser(
@@ -288,6 +291,8 @@ async def _read_form(request: Request, limits: Limits) -> tuple[str | None, list
     except (ValueError, LookupError):  # a part that is not text in the charset that it claims
         raise Refused(400, "The form could not be read.") from None
     try:
+        if query and query in form:
+            raise Refused(422, f"{query} is no field of the form: give it as ?{query}=0.05")
         name = form.get("name")
         uploads: list[Upload] = []
         for number, value in enumerate(form.getlist("images"), 1):

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import secrets
+import shlex
 import socket
 import sys
 import threading
@@ -64,7 +65,9 @@ def serve(
     Raises:
         ModelError: in words.
     """
-    _check(host, token)
+    options = {"--host": host, "--port": None if port == 8000 else str(port), "--backbone": backbone}
+    given = [word for name, value in options.items() if value is not None for word in (name, value)]
+    _check(host, token, shlex.join(["faverage", "serve", *map(str, models), *given]))
     try:
         import uvicorn  # noqa: F401
 
@@ -171,11 +174,12 @@ def _leave() -> None:
         os._exit(0)
 
 
-def _check(host: str, token: str | None) -> None:
+def _check(host: str, token: str | None, command: str) -> None:
+    """Refuse to be reached by others without a token; ``command`` is what was typed."""
     if token is None and not _is_loopback(host):
         raise ModelError(
             f"{host} can be reached by others: give a token that they need, such as\n"
-            f"  faverage serve --host {host} --token {secrets.token_urlsafe(12)}\n"
+            f"  {command} --token {secrets.token_urlsafe(12)}\n"
             "or leave out --host to serve this machine alone"
         )
     if token is not None and (len(token) < 8 or not all("!" <= c <= "~" for c in token)):

@@ -95,7 +95,7 @@ async function teach(event) {
 function showLearned({ name, count, kept, right, confused, before, after, worse, again }) {
   const place = $("#learned"), own = confused.filter((c) => c.true === name || c.answered === name);
   const of = kept === count ? plural(kept, "picture") : `the ${plural(kept, "picture")} that it keeps`;
-  const check = kept > 1 ? ` Check: it recognises ${Math.round(right * kept)} of ${of}, each left out in turn.` : "";
+  const check = kept > 1 && state.classes.length > 1 ? ` Check: it recognises ${Math.round(right * kept)} of ${of}, each left out in turn.` : "";
   const known = again ? ` It had ${plural(again, "picture")} of these already.` : "";
   const loss = worse ? ` But it now recognises ${percent(after)} of the other classes' kept pictures, and ${percent(before)} before: consider undoing this.` : "";
   const first = `It now knows ${quoted(name)}.${known}${check}${loss}`;
