@@ -8,9 +8,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from matplotlib import style
-from matplotlib.figure import Figure
-
 from faverage.experiment.figures import STYLE
 from faverage.rivals import RIVALS
 
@@ -46,6 +43,9 @@ def lines_of(points: dict[str, tuple[int, float]]) -> dict[tuple[int, float], st
 
 def main() -> None:
     """Draw both data sets side by side."""
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
     curves = json.loads((ROOT / "results" / "passes.json").read_text())
     with style.context(["default", STYLE]):
         figure = Figure(figsize=(7.2, 3.2), layout="constrained")

@@ -208,6 +208,7 @@ def test_wrong_files(changes: dict[str, Any], words: str, tmp_path: Path) -> Non
         (("--methods", "lucir"), "these methods train networks of their own: add another, such as afa"),
         (("--features", "DIR/f.npz"), "is what --features reads: name another file"),
         (("--save-features", "DIR"), "is a folder, expected a .npz file"),
+        (("--save-features", "photo.jpg"), "--save-features photo.jpg must end in .npz"),
         (("--save-features", "DIR/f.npz/g.npz"), "its folder cannot be made"),
     ],
 )

@@ -185,6 +185,8 @@ def _check_saving(config: RunConfig, file: Path) -> None:
         raise ConfigError(f"--save-features {file} is what --features reads: name another file")
     if file.is_dir():
         raise ConfigError(f"--save-features {file} is a folder, expected a .npz file: name another")
+    if file.suffix != ".npz":
+        raise ConfigError(f"--save-features {file} must end in .npz")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -174,7 +174,7 @@ def test_folders_that_cannot_be_served_are_refused_before_anything_listens(colou
         ([colours, tmp_path / "link"], "are the same folder"),
         ([new, tmp_path / "x" / ".." / "new"], "are the same folder"),
         ([new, colours, tmp_path / "empty"], "empty is no model"),
-        ([new, tmp_path / "notes.txt"], "the folder is a file"),
+        ([new, tmp_path / "notes.txt"], "it is a file; name the folder of a model"),
     ):
         with pytest.raises(ModelError, match=words):
             serve(folders)
