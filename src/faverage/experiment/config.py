@@ -464,7 +464,7 @@ def _check_digits(features: Path) -> None:
         raise ConfigError(
             f"{features} has sessions of {found} classes, and digits, the data set where none is named, of {usual}: "
             f"name that of the features, as in: faverage run mini-imagenet --features {shlex.quote(str(features))}; "
-            f"known are: {', '.join(benchmark_names())}"
+            f"known are: {', '.join(benchmark_names())}; folder is for features of your own"
         )
 
 

@@ -73,7 +73,7 @@ def run(
     ...     folder = Path(name)
     ...     np.savez(folder / "features.npz", **arrays)
     ...     given = {"features": str(folder / "features.npz"), "methods": ["prototypes", "geometric"], "jobs": 1}
-    ...     results = run(RunConfig.build(None, None, given), folder / "out")
+    ...     results = run(RunConfig.build("folder", None, given), folder / "out")
     ...     print(sorted(file.name for file in (folder / "out").glob("*.*")))
     ['report.html', 'results.json', 'table.csv', 'table.md', 'table.tex']
     >>> {name: [s["accuracy"] for s in method["sessions"]] for name, method in results["methods"].items()}

@@ -125,6 +125,7 @@ class LUCIR(Rival):
 
     Three base classes, then a session of one, which goes on training with ten images of each base class:
 
+    >>> import numpy as np
     >>> labels = np.arange(40) % 4
     >>> images = np.uint8(80 * labels)[:, None, None, None] + np.zeros((1, 8, 8, 3), np.uint8)  # four shades of grey
     >>> base, shots = labels < 3, np.flatnonzero(labels == 3)[:5]

@@ -162,7 +162,8 @@ def sweep(
     >>> with tempfile.TemporaryDirectory() as name:
     ...     folder = Path(name)
     ...     np.savez(folder / "features.npz", **arrays)
-    ...     text = f"features: {folder}/features.npz\nmethods: [geometric]\nover: {{temperature: [4.0, 16.0]}}\n"
+    ...     text = f"dataset: folder\nfeatures: {folder}/features.npz\nmethods: [geometric]\n"
+    ...     text += "over: {temperature: [4.0, 16.0]}\n"
     ...     _ = (folder / "sweep.yaml").write_text(text)
     ...     board = sweep(Plan.read(folder / "sweep.yaml"), folder / "out", lambda mark: Here())
     >>> board.count(), [board.mean(cell, "f1") for cell in board.plan.cells]
