@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from faverage.errors import ConfigError
-from faverage.experiment.code import work_folder
+from faverage.experiment.code import features_folder, work_folder
 from faverage.experiment.config import RIVAL_METHODS, RunConfig
 from faverage.experiment.pictures import Pictures, load_pictures, seen_by
 from faverage.experiment.resume import read_left, trained, with_weights, write_left
@@ -52,7 +52,7 @@ def features_of_benchmark(
     team = team or Team()
     progress("loading images", 0, 0)
     pictures = team.first_does(lambda: load_pictures(config, order)) or load_pictures(config, order)
-    wanted = np.unique(np.concatenate([pictures.base, *pictures.shots, pictures.test, pictures.spare]))
+    wanted = pictures.wanted
     none = FeatureSet(
         views={},
         labels=pictures.labels[wanted],
@@ -136,7 +136,7 @@ def _see(
     seconds = max(time.perf_counter() - start, sum(model.history["seconds"]))
     team.first_does(lambda: model.save(folder / "base.safetensors"))
     say("extracting features")
-    store = folder / ("features" if config.draws == 1 else "features-with-spare")
+    store = features_folder(config, folder)
     options: dict[str, Any] = {"transform": model.transform, "device": config.device, "team": team, "progress": True}
     start = time.perf_counter()
     stored = store_features(model.backbone, pictures.images, wanted, folder=store, views=config.views, **options)

@@ -19,6 +19,7 @@ __all__ = [
     "base_code",
     "digest",
     "features_code",
+    "features_folder",
     "method_code",
     "record_code",
     "sweep_code",
@@ -68,6 +69,11 @@ def work_folder(config: RunConfig, work: Path, order: int = 0) -> Path:
     """Return the folder for what depends on the settings of base training; networks have folders of their own."""
     key = {**config.base_key(), "versions": versions(), "code": base_code(config)}
     return work / digest({**key, "order": order} if order else key)
+
+
+def features_folder(config: RunConfig, folder: Path) -> Path:
+    """Return where a network's folder has its features; with several draws those of spare examples are among them."""
+    return folder / ("features" if config.draws == 1 else "features-with-spare")
 
 
 def features_code() -> str:

@@ -361,14 +361,13 @@ class RunConfig:
             )
         if rivals and self.recipe != "paper" and not self.epochs:
             raise ConfigError(f"epochs: '{rivals[0]}' needs at least 1, it trains its own network")
-        check_settings(self, SETTINGS)
-        for number, one in enumerate(self.each, 1):
-            of = f"networks: {number}: " if self.networks else ""
-            for name, alone in [(of, one), *((f"{of}teachers: {k}: ", own) for k, own in enumerate(one.taught, 1))]:
-                try:
-                    check_settings(alone, SETTINGS)
-                except ConfigError as error:
-                    raise ConfigError(f"{name}{error}") from None
+        networks = {f"networks: {k}: ": one for k, one in enumerate(self.each, 1)} if self.networks else {"": self}
+        teachers = {f"{of}teachers: {k}: ": t for of, one in networks.items() for k, t in enumerate(one.taught, 1)}
+        for name, one in {"": self, **networks, **teachers}.items():
+            try:
+                check_settings(one, SETTINGS)
+            except ConfigError as error:
+                raise ConfigError(f"{name}{error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""

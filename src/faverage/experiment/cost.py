@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from faverage.experiment.code import work_folder
+from faverage.experiment.code import features_folder, work_folder
 from faverage.experiment.config import RIVAL_METHODS, RunConfig
 from faverage.experiment.pictures import Pictures, seen_by
 from faverage.experiment.rivals import rival_recipe
@@ -85,15 +85,14 @@ def left_of(config: RunConfig, pictures: Pictures, work: Path) -> list[Left]:
     """
     found: list[Left] = []
     rivals = [method for method in config.methods if method in RIVAL_METHODS]
-    wanted = len(np.unique(np.concatenate([pictures.base, *pictures.shots, pictures.test, pictures.spare])))
+    wanted = len(pictures.wanted)
     trained: set[Path] = set()  # a teacher may be another network of the run, too
     for one in config.each if len(rivals) < len(config.methods) else ():
         for teacher in one.taught if one.epochs else ():
             found.append(_training(teacher, seen_by(teacher, pictures), work, trained))
         own = _training(one, seen_by(one, pictures) if config.networks else pictures, work, trained)
         folder = work_folder(one, work, pictures.order)
-        store = folder / ("features" if config.draws == 1 else "features-with-spare")
-        rows = max(wanted - (0 if own.epochs else _rows_in(store, one.views)), 0)
+        rows = max(wanted - (0 if own.epochs else _rows_in(features_folder(one, folder), one.views)), 0)
         found.append(replace(own, wanted=rows, looked=own.looked + rows * sum(map(looks, one.views))))
     for method in rivals:
         if any(work_folder(config, work, pictures.order).glob(f"{method}-*/base.json")):

@@ -45,6 +45,11 @@ class Pictures(Splits):
     transform: Evaluate
     any_base: bool = False
 
+    @property
+    def wanted(self) -> Array:
+        """Rows ``(n,)``, each once and in order, of all images that features are extracted of."""
+        return np.unique(np.concatenate([self.base, *self.shots, self.test, self.spare]))
+
     @cached_property
     def stamp(self) -> str:
         """What stands for all that a method sees: images, labels, and what is for what."""
