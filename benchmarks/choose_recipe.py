@@ -94,7 +94,8 @@ class Pretend:
                 means = np.stack([unit(features[y == c]).mean(0) for c in range(self.n_known)])
             else:
                 found[name] = {"features": features.astype(np.float16), "labels": self.labels[rows]}
-        heads = base_heads(model, views)
+        own = base_heads(model, views)
+        heads = [own.get(view) or CosineHead(means[:, v], 16.0) for v, view in enumerate(views)]
         weights = [head.weight for head in heads]
         offsets = [np.zeros(len(means)) if isinstance(head, CosineHead) else head.bias for head in heads]
         found["held"] |= {

@@ -71,8 +71,9 @@ class OneLayer(nn.Module):
 def scaled(fuser: str, **options: Any) -> FewShotLearner:
     """A learner whose evaluation scales images of 40 px to 36 and cuts out 32."""
     images, labels = drawn(80, 40)
-    chooses = options.get("fuser_options", {}).get("structure") == "auto"  # with tiny, networks of many kinds
-    given = {"backbone": "tiny" if chooses else OneLayer(), "epochs": 1, "transform": Evaluate(32, resize=36)}
+    # with tiny, networks of many kinds are chosen; and it has the largest values
+    tiny = options.get("fuser_options", {}).get("structure") == "auto" or "largest" in options.get("views", [])
+    given = {"backbone": "tiny" if tiny else OneLayer(), "epochs": 1, "transform": Evaluate(32, resize=36)}
     base = quick(images[labels < 3], labels[labels < 3], **given)
     learner = FewShotLearner(base, fuser, device="cpu", **options)
     learner.fit_base(images[labels < 3], NAMES[labels[labels < 3]])
@@ -91,6 +92,7 @@ def scaled(fuser: str, **options: Any) -> FewShotLearner:
         ("afa", {"fuser_options": {"structure": "scalar", "means": ["arithmetic", "geometric", "harmonic"]}}),
         ("afa", {"views": ["plain", "rotate-90", "both, zoom-0.8"], "ridge": 1.0}),
         ("log-pool", {"views": ["plain", "flip"], "ridge": None}),
+        ("log-pool", {"views": ["plain", "largest", "both, largest"]}),
         ("prototypes", {"scope": "session"}),
         ("no-fine-tuning", {"views": ["rotate-180"]}),
     ],

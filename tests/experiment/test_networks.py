@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from faverage.experiment import ConfigError, RunConfig, recipes
-from faverage.experiment.base import train_on
+from faverage.experiment.base import features_of_benchmark, train_on
 from faverage.experiment.config import OF_NETWORKS
 from faverage.experiment.given import within
 from faverage.experiment.pictures import load_pictures, seen_by
@@ -18,8 +18,8 @@ from faverage.experiment.rivals import rival_recipe
 from faverage.experiment.run import finished_run
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.work import mark, read_shared
-from faverage.fscil.heads import unit
-from faverage.vision import BaseModel, extract_features, get_backbone
+from faverage.fscil.heads import CosineHead, unit
+from faverage.vision import BaseModel, extract_features, get_backbone, rotation_heads
 from faverage.vision.engine.loop import Loop
 from helpers_run import command, numbers, said
 
@@ -309,6 +309,33 @@ def test_a_budget_of_passes(tmp_path: Path) -> None:
     assert within([file], 4, ready=True) == [[file[0], file[2]]] and within([file], 5, ready=True) == [file]
     with pytest.raises(ConfigError, match="passes: a view of these features takes at least 2, got 1"):
         within([file[:1]], 1, ready=True)
+
+
+def test_the_largest_values_are_a_view_without_a_pass(tmp_path: Path) -> None:
+    text = RUN + "views: [both, 'largest, both']\n"
+    found = done(text, tmp_path / "out")
+    assert [method["costs"]["passes"] for method in found["methods"].values()] == [2, 2, 2]
+    assert built(text + "passes: 1\n", tmp_path).view_names == ["plain", "largest"]
+
+
+def test_the_head_of_the_largest_values_are_the_prototypes(tmp_path: Path) -> None:
+    config = built(RUN + "rotations: true\nviews: ['rotate-90, both', 'largest, rotate-90']\n", tmp_path)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    features, _ = features_of_benchmark(config, [folder], lambda *_: None)
+    model = BaseModel.load(folder / "base.safetensors")
+    own, largest = features.heads.values()
+    assert isinstance(own, CosineHead) and isinstance(largest, CosineHead)
+    assert np.array_equal(own.weight, rotation_heads(model)[1])
+    assert np.array_equal(largest.weight, features.prototypes["largest, rotate-90"])
+
+
+def test_one_pass_of_the_recipe_best_is_that_of_a_student(tmp_path: Path) -> None:
+    given = {"recipe": "best", "data": str(tmp_path), "passes": 1}
+    one = RunConfig.build("mini-imagenet", None, given)
+    assert one.view_names == ["plain", "largest"] and [t.mix for t in one.taught] == [0.0, 0.5]
+    assert all(t.epochs < one.epochs for t in one.taught)
+    assert not RunConfig.build("mini-imagenet", None, {**given, "passes": 2}).each[0].taught
 
 
 def test_weights_that_are_none_say_whose_they_are(tmp_path: Path) -> None:

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from faverage.vision import BaseModel, Evaluate, View, extract_features, get_views, hold_out, rotation_heads
+from faverage.vision import (
+    BaseModel,
+    Evaluate,
+    View,
+    extract_features,
+    get_backbone,
+    get_views,
+    hold_out,
+    rotation_heads,
+)
 from helpers_vision import drawn, quick
 
 
@@ -27,7 +36,7 @@ def test_views_are_what_their_names_say() -> None:
     assert torch.equal(View.parse("flip, rotate-90")(image), torch.rot90(image.flip(3), 1, (2, 3)))
     zoomed = View(zoom=0.5)(image)
     assert zoomed.shape == image.shape and zoomed[0, 0].mean() == pytest.approx(7.5) and zoomed.min() == 5
-    names = ["plain", "flip", "rotate-270", "both", "both, rotate-90", "flip, rotate-180, zoom-0.75"]
+    names = ["plain", "flip", "rotate-270", "both", "both, rotate-90", "flip, rotate-180, zoom-0.75", "both, largest"]
     assert [view.name for view in get_views(names)] == names
 
 
@@ -46,6 +55,38 @@ def test_both_sides_of_an_image_are_averaged() -> None:
     sides = extract_features(Corner(), images, views=["rotate-90", "flip, rotate-90"], **options).reshape(6, 2, 3)
     both = extract_features(Corner(), images, views=["both, rotate-90"], **options)
     assert np.allclose(both, sides.mean(1), atol=1e-6) and not np.allclose(both, sides[:, 0])
+
+
+@pytest.mark.parametrize("name", ["tiny", "resnet18_small", "efficientnet_lite0", "tiny+resnet18_small"])
+def test_the_largest_values_come_with_the_means(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, _ = drawn(5, 32)
+    network = get_backbone(name).eval()
+    parts = list(getattr(network, "parts", [network]))
+    passes: list[int] = []
+    for kind in {type(part) for part in parts}:
+
+        def counted(self: Any, x: torch.Tensor, real: Any = kind.first_half) -> torch.Tensor:
+            passes.append(1)
+            return real(self, x)
+
+        monkeypatch.setattr(kind, "first_half", counted)
+    options: dict[str, Any] = {"transform": Evaluate(32), "device": "cpu"}
+    views = ["plain", "largest", "both, largest"]
+    seen = extract_features(network, images, views=views, **options).reshape(5, 3, -1)
+    # a batch of one first, to know the width; two passes of each network, where every view alone would take four
+    assert len(passes) == 2 * 2 * len(parts)
+    assert np.array_equal(seen[:, 0], extract_features(network, images, **options))
+    with torch.inference_mode():
+        x = Evaluate(32)(torch.from_numpy(images))
+        largest = [torch.cat([part.maps(part.first_half(y)).amax((2, 3)) for part in parts], 1) for y in (x, x.flip(3))]
+    assert np.allclose(seen[:, 1], largest[0], atol=1e-5)
+    assert np.allclose(seen[:, 2], torch.stack(largest).mean(0), atol=1e-5)
+
+
+def test_largest_values_of_a_network_that_does_not_have_them() -> None:
+    images, _ = drawn(2)
+    with pytest.raises(ValueError, match=r"'pools'.*Corner has none: leave the view out"):
+        extract_features(Corner(), images, views=["largest"], transform=Evaluate(16), device="cpu")
 
 
 @pytest.mark.parametrize(

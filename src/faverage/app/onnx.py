@@ -31,6 +31,7 @@ from faverage.fusion.arrays import SQUARINGS
 from faverage.fusion.pools import LogPool
 from faverage.storage import replacing
 from faverage.vision import BaseModel, Evaluate, get_views, transforms_for
+from faverage.vision.extraction import features_of
 
 
 def export_learner(
@@ -142,8 +143,7 @@ class _Graph(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return probabilities ``(n, N)`` of uint8 images ``(n, S, S, 3)``."""
         x = self.see(images)
-        looked = [torch.stack([self.backbone(look(x)) for look in view.looks]).mean(0) for view in self.views]
-        seen = torch.cat(looked, 1).split(self.widths, 1)
+        seen = torch.cat(features_of(self.backbone, self.views, x), 1).split(self.widths, 1)
         scores = torch.stack([member(seen) for member in self.members], 1)
         fused: Tensor = self.fuse(scores)
         return fused

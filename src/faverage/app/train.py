@@ -372,7 +372,7 @@ def _finish(
         device: where to look at the images.
         seed: of the learner.
         views: ways to look at each image.
-        refit: fit heads to the features, instead of those of the model.
+        refit: fit heads to the features, instead of those of the model, where it has one for the view.
     """
     rest = np.flatnonzero(~aside)
     views = _views(views)
@@ -383,19 +383,18 @@ def _finish(
         view: np.stack([unit(x[numbers[rest] == c]).mean(0) for c in order])
         for view, x in zip(views, features, strict=True)
     }
-    if refit:
-        places = np.argsort(order)[numbers[rest]]
-        heads: Any = {v: fit_head(x, places, len(names)) for v, x in zip(views, features, strict=True)}
-    else:
-        heads = {v: head.of_rows(order) for v, head in zip(views, base_heads(model, views), strict=True)}
+    own = {} if refit else {view: head.of_rows(order) for view, head in base_heads(model, views).items()}
+    places = np.argsort(order)[numbers[rest]]
+    heads = {v: own.get(v) or fit_head(x, places, len(names)) for v, x in zip(views, features, strict=True)}
     labels = np.array(names)[numbers[aside]]
     learner = FewShotLearner(model, views=views, device=device, seed=seed)
     learner.fit_base(images[aside], labels, head=heads, prototypes=means)
     said = learner.predict(images[aside])
-    own = {name: np.flatnonzero(numbers == c) for c, name in enumerate(names)}
+    of_class = {name: np.flatnonzero(numbers == c) for c, name in enumerate(names)}
     rows = dict(zip(ids_of(learner.known.views), np.flatnonzero(aside).tolist(), strict=True))
+    side = images.shape[1]
     made = _create(
-        out, learner, own, rows, lambda i: Image.fromarray(np.asarray(images[i])), side=images.shape[1], device=device
+        out, learner, of_class, rows, lambda i: Image.fromarray(np.asarray(images[i])), side=side, device=device
     )
     return Trained(made, float((said == labels).mean()), int(aside.sum()))
 

@@ -20,7 +20,7 @@ from faverage.experiment.config import RIVAL_METHODS, RunConfig
 from faverage.experiment.pictures import Pictures, load_pictures, seen_by
 from faverage.experiment.resume import read_left, trained, with_weights, write_left
 from faverage.features import FeatureSet
-from faverage.fscil.heads import base_heads, unit
+from faverage.fscil.heads import CosineHead, base_heads, unit
 from faverage.vision.backbones import backbone_config, get_backbone
 
 if TYPE_CHECKING:
@@ -159,7 +159,8 @@ def _see(
         "ran": model.config["ran"],
         "history": model.history,
     }
-    heads = dict(zip(config.views, base_heads(model, config.views), strict=True))
+    own = base_heads(model, config.views)
+    heads = {view: own.get(view) or CosineHead(means, 16.0) for view, means in prototypes.items()}
     return replace(none, views=views, prototypes=prototypes, heads=heads, base=about)
 
 

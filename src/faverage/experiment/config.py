@@ -309,7 +309,7 @@ class RunConfig:
             raise ConfigError(f"unknown dataset '{name}'; known are: {', '.join(benchmark_names())}")
         explicit = {**settings, **given}
         there_are = {"ready": explicit.get("features") is not None, "weights": explicit.get("weights") is not None}
-        usual = recipe_of(name, explicit.get("recipe"), **there_are)
+        usual = recipe_of(name, explicit.get("recipe"), passes=explicit.get("passes"), **there_are)
         layers = [usual, settings, given]
         merged = {**usual, **explicit, "dataset": name}
         for key in merged:

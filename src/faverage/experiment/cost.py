@@ -18,7 +18,7 @@ from faverage.experiment.pictures import Pictures, seen_by
 from faverage.experiment.rivals import rival_recipe
 from faverage.storage import read_json, read_tensors
 from faverage.vision.objectives import ROTATIONS
-from faverage.vision.views import get_views, looks
+from faverage.vision.views import get_views, passes
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +93,7 @@ def left_of(config: RunConfig, pictures: Pictures, work: Path) -> list[Left]:
         own = _training(one, seen_by(one, pictures) if config.networks else pictures, work, trained)
         folder = work_folder(one, work, pictures.order)
         rows = max(wanted - (0 if own.epochs else _rows_in(features_folder(one, folder), one.views)), 0)
-        found.append(replace(own, wanted=rows, looked=own.looked + rows * sum(map(looks, one.views))))
+        found.append(replace(own, wanted=rows, looked=own.looked + rows * passes(one.views)))
     for method in rivals:
         if any(work_folder(config, work, pictures.order).glob(f"{method}-*/base.json")):
             continue

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from faverage.deprecation import renamed, without_effect
 from faverage.experiment.settings import ConfigError
-from faverage.vision.views import View, looks, view_of_today
+from faverage.vision.views import View, view_of_today
+from faverage.vision.views import passes as passes_of
 
 __all__ = ["Layers", "check_names", "methods_of", "of_today", "read_yaml", "scaled", "seeds_of", "views_of", "within"]
 
@@ -58,6 +60,8 @@ def views_of(layers: Layers, usual: Sequence[str]) -> tuple[tuple[str, ...], int
 def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[list[str]]:
     """Return of the views of each network what a number of passes affords: the first of each, then the second of each.
 
+    A view that shares its passes with those that are taken is taken, too.
+
     Args:
         views: names, by network.
         passes: of a backbone, for one image.
@@ -67,6 +71,8 @@ def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[
     [['both'], ['both']]
     >>> within([["both", "both, rotate-90"], ["both"]], 1)
     [['plain'], []]
+    >>> within([["both", "both, rotate-90"], ["both", "both, largest"]], 4)
+    [['both'], ['both', 'both, largest']]
     """
     if ready:  # one list, with the networks in the names
         networks: dict[str, list[str]] = {}
@@ -75,16 +81,19 @@ def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[
         taken = [name for names in within(list(networks.values()), passes) for name in names]
         chosen = [name for name in views[0] if name in taken]
         if not chosen:
-            least = min(map(looks, views[0]))
+            least = min(passes_of([name]) for name in views[0])
             raise ConfigError(f"passes: a view of these features takes at least {least}, got {passes}")
         return [chosen]
     left, taken_by = passes, [list[str]() for _ in views]
     for place, k in sorted((place, k) for k, names in enumerate(views) for place in range(len(names))):
-        if looks(views[k][place]) <= left:
+        more = passes_of([*taken_by[k], views[k][place]]) - passes_of(taken_by[k])
+        if more <= left:
             taken_by[k].append(views[k][place])
-            left -= looks(views[k][place])
+            left -= more
     if not any(taken_by):
-        taken_by[0] = [View.parse(views[0][0].rpartition(": ")[2]).looks[0].name]
+        own = [View.parse(name.rpartition(": ")[2]) for name in views[0]]
+        first = own[0].looks[0]
+        taken_by[0] = list(dict.fromkeys(replace(first, largest=v.largest).name for v in own if first in v.looks))
     return taken_by
 
 

@@ -33,11 +33,23 @@ _LONG: dict[str, Any] = {"epochs": 150, "networks": [{}, {"mix": 0.5, "epochs": 
 _FROM_WEIGHTS: dict[str, Any] = {
     "networks": [
         {"lr": 0.01, "weight_decay": 1e-4, "epochs": 50},
-        {"rotations": False, "batch_size": 128, "lr": 0.02, "views": ["both"]},
-        {"rotations": False, "signed": False, "epochs": 0, "views": ["both"]},
+        {"rotations": False, "batch_size": 128, "lr": 0.02, "views": ["both", "both, largest"]},
+        {"rotations": False, "signed": False, "epochs": 0, "views": ["both", "both, largest"]},
     ],
     "hold_out": 3,
+    "balance": 0.75,
+    "balance_of": "kinds",
 }
+# where an image may take one pass alone: a network that two briefly trained ones teach what they see in all rotations
+_STUDENT: dict[str, Any] = {
+    "networks": [
+        {
+            **{"signed": True, "mix": 0.5, "lr": 0.05, "epochs": 56, "views": ["plain", "largest"]},
+            "teachers": [{"mix": 0.0, "lr": 0.1, "epochs": 40}, {"lr": 0.1, "epochs": 40}],
+        }
+    ]
+}
+ONE_PASS: dict[str, dict[str, Any]] = {"mini-imagenet": _STUDENT, "tiered-imagenet": _STUDENT}
 BEST_OF: dict[str, dict[str, Any]] = {
     "mini-imagenet": _LONG,
     "tiered-imagenet": _LONG,
@@ -53,7 +65,9 @@ BALANCED_OF: dict[str, dict[str, Any]] = {"mini-imagenet": _NEW_MORE, "tiered-im
 AFTER_FEATURES = ("calibration", "balance", "balance_of", "methods")
 
 
-def recipe_of(dataset: str, recipe: Any, *, ready: bool = False, weights: bool = False) -> dict[str, Any]:
+def recipe_of(
+    dataset: str, recipe: Any, *, ready: bool = False, weights: bool = False, passes: Any = None
+) -> dict[str, Any]:
     """Return the settings that lie over the defaults and under what a person gives.
 
     Args:
@@ -61,11 +75,12 @@ def recipe_of(dataset: str, recipe: Any, *, ready: bool = False, weights: bool =
         recipe: ``best``, ``balanced``, or another.
         ready: whether features are given: then there is no base session to have settings.
         weights: whether networks start from weights that are given; without, none is left as it starts.
+        passes: of a backbone, that an image may take; None: any number.
     """
     usual = RECIPES.get(dataset, {})
     if recipe not in ("best", "balanced"):
         return usual
-    best = {**BEST, **BEST_OF.get(dataset, {})}
+    best = {**BEST, **BEST_OF.get(dataset, {}), **(ONE_PASS.get(dataset, {}) if passes == 1 else {})}
     if recipe == "balanced":
         best |= {**BALANCED, **BALANCED_OF.get(dataset, {})}
     if ready:

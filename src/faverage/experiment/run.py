@@ -28,7 +28,7 @@ from faverage.features import FeatureSet
 from faverage.fscil.fusers import ALONE
 from faverage.rivals import RIVALS, get_rival
 from faverage.storage import alone, read_json
-from faverage.vision.views import looks
+from faverage.vision.views import passes
 
 if TYPE_CHECKING:
     from faverage.vision import Team
@@ -306,7 +306,7 @@ def costs_of(
         pictures: the images; None for features from a file.
 
     Returns:
-        ``passes`` of a backbone for one prediction: a fuser's views of all networks, and two for a view of ``both``
+        ``passes`` of a backbone for one prediction: those of a fuser's views of all networks, two for one of ``both``
         sides; ``flops`` of these passes, heads and fuser apart, None without images; ``base_seconds``, base training,
         features and what the method adds, None for features from a file; and ``session_seconds``, the mean time to
         learn a later session, None where there is none.
@@ -318,9 +318,10 @@ def costs_of(
         recipe, wants = rival_recipe(method, config)
         seen = [(wants.get("backbone", config.backbone), get_rival(method).passes(recipe))]
     else:
-        views = [(one.backbone, view) for one in config.each for view in one.views] if pictures else []
-        views = views or [("", name) for name in features.views]
-        seen = [(backbone, looks(name)) for backbone, name in (views[:1] if method in ALONE else views)]
+        views = [(one.backbone, one.views) for one in config.each] if pictures else [("", tuple(features.views))]
+        if method in ALONE:
+            views = [(views[0][0], views[0][1][:1])]
+        seen = [(backbone, passes(names)) for backbone, names in views]
         own = own + sum(n["seconds"] + n["features_seconds"] for n in networks) if own and networks else None
     operations = [n * flops(backbone, pictures.transform.size) for backbone, n in seen] if pictures else None
     return {

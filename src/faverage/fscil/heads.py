@@ -192,16 +192,21 @@ def fit_head(features: Array, numbers: Array, n_classes: int) -> LinearHead:
     return LinearHead(weight.astype(np.float32), bias.astype(np.float32))
 
 
-def base_heads(model: BaseModel, views: Sequence[str]) -> list[LinearHead | CosineHead]:
-    """Return the base head of each view; a rotated view has that of its rotation, where the network learned them."""
+def base_heads(model: BaseModel, views: Sequence[str]) -> dict[str, LinearHead | CosineHead]:
+    """Return the base head of each view, by name; for views of the largest values none was trained.
+
+    A rotated view has that of its rotation, where the network learned them.
+    """
     from faverage.vision import get_views, rotation_heads
 
+    own = {name: view for name, view in zip(views, get_views(views), strict=True) if not view.largest}
     if model.head == "linear":
         assert model.head_bias is not None
-        return [LinearHead(model.head_weight.detach().numpy(), model.head_bias.detach().numpy()) for _ in views]
+        head = LinearHead(model.head_weight.detach().numpy(), model.head_bias.detach().numpy())
+        return dict.fromkeys(own, head)
     weights = rotation_heads(model) if model.config["head"].get("rotations") else [model.head_weight] * 4
-    chosen = [weights[view.rotation // 90] for view in get_views(views)]
-    return [CosineHead(weight.detach().numpy(), float(model.scale or 1.0)) for weight in chosen]
+    scale = float(model.scale or 1.0)
+    return {name: CosineHead(weights[view.rotation // 90].detach().numpy(), scale) for name, view in own.items()}
 
 
 @dataclass

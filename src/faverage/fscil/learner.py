@@ -213,7 +213,7 @@ class FewShotLearner:
                 raise ValueError("a backbone given by name is trained here and brings its own head and prototypes")
             backbone = backbone.fit(np.asarray(X), numbers, np.flatnonzero(~kept), self.seed)
             assert backbone.model is not None
-            trained = dict(zip(self.views, base_heads(backbone.model, self.views), strict=True))
+            trained = base_heads(backbone.model, self.views)
         views = as_views(X if backbone is None else backbone(X))
         rest = ~kept if prototypes is None else kept
         means = as_views(prototypes, {v: x.shape[1] for v, x in views.items()}) if prototypes is not None else {}

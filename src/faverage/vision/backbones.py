@@ -1,7 +1,7 @@
 """Networks from images to feature vectors: ResNet-18 with two stems, and a small conv net for tiny images.
 
-A backbone is any module from ``(n, 3, S, S)`` to ``(n, d)``. Those here also know ``dimension`` (d) and ``config()``,
-with which ``get_backbone`` builds the same network again.
+A backbone is any module from ``(n, 3, S, S)`` to ``(n, d)``. Those here also know ``dimension`` (d), ``config()``, with
+which ``get_backbone`` builds the same network again, and ``pools``, for views of the largest values.
 """
 
 from __future__ import annotations
@@ -43,7 +43,35 @@ class Block(nn.Module):
         return F.relu(x) if relu else x
 
 
-class ResNet18(nn.Module):
+class Pooled(nn.Module):
+    """A backbone whose features are the means of channels over all positions; a subclass has two halves.
+
+    ``first_half`` maps images ``(n, 3, S, S)`` to what ``maps`` makes channels ``(n, d, h, w)`` of.
+    """
+
+    def first_half(self, x: Tensor) -> Tensor:
+        """Return what half of the network makes of images ``(n, 3, S, S)``: ``(n, c, h, w)``."""
+        raise NotImplementedError
+
+    def maps(self, x: Tensor) -> Tensor:
+        """Return the channels ``(n, d, h, w)`` of what ``first_half`` returned."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features ``(n, d)`` of normalised images ``(n, 3, S, S)``."""
+        return self.second_half(self.first_half(x))
+
+    def second_half(self, x: Tensor) -> Tensor:
+        """Return the features ``(n, d)`` of what ``first_half`` returned."""
+        return self.maps(x).mean((2, 3), dtype=torch.float32)
+
+    def pools(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean and the largest value of each channel, ``(n, d)`` each, of images ``(n, 3, S, S)``."""
+        maps = self.maps(self.first_half(x))
+        return maps.mean((2, 3), dtype=torch.float32), maps.amax((2, 3)).float()
+
+
+class ResNet18(Pooled):
     """ResNet-18 without its classifier: ``(n, 3, S, S)`` to ``(n, 8 * width)``, 512-d as usual, never negative.
 
     Parameters carry torchvision's names, so its checkpoints load as they are (see ``load_weights``).
@@ -74,10 +102,6 @@ class ResNet18(nn.Module):
         self.layer4 = nn.Sequential(Block(4 * width, 8 * width, 2), Block(8 * width, 8 * width, 1))
         _start_convolutions(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return features ``(n, dimension)`` of normalised images ``(n, 3, S, S)``."""
-        return self.second_half(self.first_half(x))
-
     def first_half(self, x: Tensor) -> Tensor:
         """Return the output ``(n, 2 * width, h, w)`` of the second of the four stages, for images ``(n, 3, S, S)``."""
         x = F.relu(self.bn1(self.conv1(x)))
@@ -85,10 +109,9 @@ class ResNet18(nn.Module):
             x = F.max_pool2d(x, 3, 2, 1)
         return cast(Tensor, self.layer2(self.layer1(x)))
 
-    def second_half(self, x: Tensor) -> Tensor:
-        """Return the features ``(n, dimension)`` of what ``first_half`` returned."""
-        x = self.layer4[1](self.layer4[0](self.layer3(x)), relu=self.last_relu)
-        return x.mean((2, 3), dtype=torch.float32)
+    def maps(self, x: Tensor) -> Tensor:
+        """Return the channels ``(n, dimension, h, w)`` of what ``first_half`` returned."""
+        return cast(Tensor, self.layer4[1](self.layer4[0](self.layer3(x)), relu=self.last_relu))
 
     def config(self) -> dict[str, Any]:
         """Return what ``get_backbone`` needs to build this network again."""
@@ -96,7 +119,7 @@ class ResNet18(nn.Module):
         return config if self.last_relu else {**config, "last_relu": False}
 
 
-class TinyNet(nn.Module):
+class TinyNet(Pooled):
     """Four blocks of 3x3 convolution, batch norm and ReLU, for images of 8 to 32 px: ``(n, 3, S, S)`` to ``(n, d)``.
 
     The first three blocks end with a 2x2 max-pool; the last one has ``dimension`` channels, the others half as many,
@@ -117,21 +140,17 @@ class TinyNet(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm2d(b) for _, b in pairs)
         _start_convolutions(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return features ``(n, dimension)`` of normalised images ``(n, 3, S, S)``."""
-        return self.second_half(self.first_half(x))
-
     def first_half(self, x: Tensor) -> Tensor:
         """Return the output ``(n, d // 2, h, w)`` of the second of the four blocks, for images ``(n, 3, S, S)``."""
         for i in (0, 1):
             x = F.max_pool2d(F.relu(self.norms[i](self.convs[i](x))), 2, ceil_mode=True)
         return x
 
-    def second_half(self, x: Tensor) -> Tensor:
-        """Return the features ``(n, dimension)`` of what ``first_half`` returned."""
+    def maps(self, x: Tensor) -> Tensor:
+        """Return the channels ``(n, dimension, h, w)`` of what ``first_half`` returned."""
         x = F.max_pool2d(F.relu(self.norms[2](self.convs[2](x))), 2, ceil_mode=True)
         x = self.norms[3](self.convs[3](x))
-        return (F.relu(x) if self.last_relu else x).mean((2, 3), dtype=torch.float32)
+        return F.relu(x) if self.last_relu else x
 
     def config(self) -> dict[str, Any]:
         """Return what ``get_backbone`` needs to build this network again."""

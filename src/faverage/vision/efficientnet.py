@@ -11,12 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from faverage.errors import install_line
-from faverage.vision.backbones import read_weights, register_backbone
+from faverage.vision.backbones import Pooled, read_weights, register_backbone
 from faverage.vision.model import BaseModel
 from faverage.vision.transforms import Evaluate
 
@@ -77,12 +76,13 @@ class MBConv(nn.Module):
         return cast(Tensor, y + x if self.shortcut else y)
 
 
-class EfficientNetLite(nn.Module):
+class EfficientNetLite(Pooled):
     """EfficientNet-Lite without its classifier: ``(n, 3, S, S)`` to ``(n, 1280)``, never negative.
 
     Args:
         variant: 0, 1 or 2.
 
+    >>> import torch
     >>> EfficientNetLite(0)(torch.zeros(1, 3, 64, 64)).shape
     torch.Size([1, 1280])
     """
@@ -108,10 +108,6 @@ class EfficientNetLite(nn.Module):
         self._conv_head = nn.Conv2d(inputs, self.dimension, 1, bias=False)
         self._bn1 = _norm(self.dimension)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return features ``(n, 1280)`` of normalised images ``(n, 3, S, S)``."""
-        return self.second_half(self.first_half(x))
-
     def first_half(self, x: Tensor) -> Tensor:
         """Return the output ``(n, channels, h, w)`` of the first half of the blocks, for images ``(n, 3, S, S)``."""
         x = F.relu6(self._bn0(self._conv_stem(x)))
@@ -119,12 +115,11 @@ class EfficientNetLite(nn.Module):
             x = block(x)
         return x
 
-    def second_half(self, x: Tensor) -> Tensor:
-        """Return the features ``(n, 1280)`` of what ``first_half`` returned."""
+    def maps(self, x: Tensor) -> Tensor:
+        """Return the channels ``(n, 1280, h, w)`` of what ``first_half`` returned."""
         for block in self._blocks[len(self._blocks) // 2 :]:
             x = block(x)
-        x = F.relu6(self._bn1(self._conv_head(x)))
-        return x.mean((2, 3), dtype=torch.float32)
+        return F.relu6(self._bn1(self._conv_head(x)))
 
     def config(self) -> dict[str, Any]:
         """Return what ``get_backbone`` needs to build this network again."""
@@ -159,6 +154,7 @@ def pretrained(name: str = "efficientnet_lite0") -> BaseModel:
     Raises:
         ImportError: the weights are not installed; the message says how to.
 
+    >>> import torch
     >>> model = pretrained("efficientnet_lite0")
     >>> with torch.no_grad():
     ...     features = model.backbone(torch.zeros(1, 3, 64, 64))

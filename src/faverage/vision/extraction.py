@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from faverage.code import code_fingerprint
 from faverage.vision.engine.device import (
@@ -116,6 +116,12 @@ class Extractor:
             raise ValueError(f"unknown dtype {dtype!r}: use 'float32' or 'float16'")
         self.views, self.batch_size, self.device, self.dtype = get_views(views), batch_size, pick_device(device), dtype
         self.compute, self.layout = pick_precision(precision, self.device), pick_layout("auto", self.device)
+        parts = getattr(backbone, "parts", [backbone])  # several side by side
+        if any(view.largest for view in self.views) and not all(hasattr(part, "pools") for part in parts):
+            raise ValueError(
+                f"a view of the 'largest' values needs a network that has them, with a method 'pools' as that of "
+                f"faverage.vision.ResNet18; {type(backbone).__name__} has none: leave the view out"
+            )
         self.network = move(copy.deepcopy(backbone), self.device, self.layout).eval()
         self.prepare = copy.deepcopy(transform).to(self.device)
 
@@ -163,13 +169,22 @@ class Extractor:
         """Return the features of one batch."""
         batch = self.prepare(torch.from_numpy(np.ascontiguousarray(images)).to(self.device))
         with autocast(self.device, self.compute):
-            seen = [self._see(view, batch) for view in self.views]
+            seen = features_of(self.network, self.views, batch, self.layout)
         result: Array = torch.cat(seen, 1).cpu().numpy()
         return result
 
-    def _see(self, view: View, batch: torch.Tensor) -> torch.Tensor:
-        looks = [self.network(look(batch).contiguous(memory_format=self.layout)).float() for look in view.looks]
-        return looks[0] if len(looks) == 1 else torch.stack(looks).mean(0)
+
+def features_of(
+    network: nn.Module, views: Sequence[View], images: Tensor, layout: torch.memory_format = torch.contiguous_format
+) -> list[Tensor]:
+    """Return the features ``(n, d)`` of each view of images ``(n, 3, s, s)``; a pass that views share is made once."""
+    largest = {look for view in views if view.largest for look in view.looks}
+    seen: dict[View, tuple[Tensor, ...]] = {}
+    for look in dict.fromkeys(look for view in views for look in view.looks):
+        x = look(images).contiguous(memory_format=layout)
+        seen[look] = network.pools(x) if look in largest else (network(x),)  # type: ignore[operator]
+    sides = [[seen[look][view.largest].float() for look in view.looks] for view in views]
+    return [found[0] if len(found) == 1 else torch.stack(found).mean(0) for found in sides]
 
 
 class Eyes(Extractor):

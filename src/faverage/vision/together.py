@@ -46,6 +46,11 @@ class Together(nn.Module):
         """Return features ``(n, dimension)`` of normalised images ``(n, 3, S, S)``."""
         return torch.cat([part(x) for part in self.parts], 1)
 
+    def pools(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean and the largest value of each channel, ``(n, dimension)`` each, over all positions."""
+        means, largest = zip(*(part.pools(x) for part in self.parts), strict=True)  # type: ignore[operator]
+        return torch.cat(means, 1), torch.cat(largest, 1)
+
     def config(self) -> dict[str, Any]:
         """Return what ``get_backbone`` needs to build this network again."""
         config: dict[str, Any] = {"name": "+".join(self.names)}

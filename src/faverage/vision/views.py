@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,33 +13,44 @@ from torch.nn import functional as F
 
 from faverage.deprecation import renamed
 
-__all__ = ["View", "get_views", "looks", "view_of_today"]
+__all__ = ["View", "get_views", "passes", "view_of_today"]
 
-_WORDS = re.compile(r"rotate-(?P<rotation>90|180|270)|(?P<flip>flip)|(?P<both>both)|zoom-(?P<zoom>0\.\d+)")
+_WORDS = re.compile(
+    r"rotate-(?P<rotation>90|180|270)|(?P<flip>flip)|(?P<both>both)|zoom-(?P<zoom>0\.\d+)|(?P<largest>largest)"
+)
 _OLD_WORDS = re.compile(r"(?:^|(?<=,)|(?<=, )|(?<=: ))(?:turn-([123])|mirror)(?=,|$)")
 
 
 @dataclass(frozen=True, init=False)
 class View:
-    """A way to look at images: rotated, flipped left and right, or at their centre alone.
+    """A way to look at images: rotated, flipped left and right, at their centre alone, or for what stands out most.
 
     Attributes:
         rotation: 0, 90, 180 or 270 degrees, counter-clockwise.
         flip: whether left and right change places, before rotating.
         zoom: share of the side that is seen, scaled back to the full side; 1 sees all.
         both: whether the image is seen as it is and flipped, and the features of the two are averaged.
+        largest: whether a feature is the largest value that its channel has anywhere in the image, instead of the mean.
+            Beside the same view without it, that takes no further pass.
 
-    >>> View.parse("rotate-90"), View.parse("flip, zoom-0.8").name
-    (View(rotation=90, flip=False, zoom=1.0, both=False), 'flip, zoom-0.8')
+    >>> View.parse("rotate-90").rotation, View.parse("flip, zoom-0.8").name
+    (90, 'flip, zoom-0.8')
     """
 
     rotation: int = 0
     flip: bool = False
     zoom: float = 1.0
     both: bool = False
+    largest: bool = False
 
     def __init__(
-        self, rotation: int = 0, flip: bool = False, zoom: float = 1.0, both: bool = False, **old: Any
+        self,
+        rotation: int = 0,
+        flip: bool = False,
+        zoom: float = 1.0,
+        both: bool = False,
+        largest: bool = False,
+        **old: Any,
     ) -> None:
         if unknown := old.keys() - {"turn", "mirror"}:
             raise TypeError(f"a view has no {sorted(unknown)[0]!r}")
@@ -49,7 +60,8 @@ class View:
         if "mirror" in old:
             renamed("mirror", "flip")
             flip = old["mirror"]
-        for name, value in {"rotation": rotation, "flip": flip, "zoom": zoom, "both": both}.items():
+        given = {"rotation": rotation, "flip": flip, "zoom": zoom, "both": both, "largest": largest}
+        for name, value in given.items():
             object.__setattr__(self, name, value)
         if rotation not in (0, 90, 180, 270) or not 0.2 <= zoom <= 1:
             raise ValueError(f"a view is rotated by 0, 90, 180 or 270 and sees a share from 0.2 to 1, got {self}")
@@ -70,18 +82,18 @@ class View:
 
     @classmethod
     def parse(cls, text: str) -> View:
-        """Read a name: ``plain``, or several of ``flip``, ``both``, ``rotate-90``, ``zoom-0.8``, with commas."""
+        """Read a name: ``plain``, or one or more of the words that ``name`` writes, with commas between."""
         view = cls()
         for word in (part.strip() for part in view_of_today(text).split(",")):
             if word == "plain":
                 continue
             found = _WORDS.fullmatch(word)
             if found is None:
-                known = "plain, flip, both, rotate-90, rotate-180, rotate-270, zoom-0.8"
+                known = "plain, flip, both, rotate-90, rotate-180, rotate-270, zoom-0.8, largest"
                 raise ValueError(f"unknown view {text!r}: expected {known}, or several, separated by commas")
-            rotation, flip, zoom, both = (found[name] for name in ("rotation", "flip", "zoom", "both"))
-            rotation, zoom = int(rotation or view.rotation), float(zoom or view.zoom)
-            view = cls(rotation, bool(flip) or view.flip, zoom, bool(both) or view.both)
+            rotation, zoom = int(found["rotation"] or view.rotation), float(found["zoom"] or view.zoom)
+            flip, both, largest = (bool(found[name]) or getattr(view, name) for name in ("flip", "both", "largest"))
+            view = cls(rotation, flip, zoom, both, largest)
         return view
 
     @property
@@ -90,12 +102,14 @@ class View:
         words = [word for word in ("flip", "both") if getattr(self, word)]
         words += [f"rotate-{self.rotation}"] if self.rotation else []
         words += [f"zoom-{self.zoom:g}"] if self.zoom < 1 else []
+        words += ["largest"] if self.largest else []
         return ", ".join(words) or "plain"
 
     @property
     def looks(self) -> tuple[View, ...]:
-        """The views that this one averages: itself, or the image as it is and flipped."""
-        return (replace(self, both=False), replace(self, both=False, flip=True)) if self.both else (self,)
+        """The passes that this view takes: one, or one of the image as it is and one of it flipped."""
+        one = replace(self, both=False, largest=False)
+        return (one, replace(one, flip=True)) if self.both else (one,)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return images ``(n, 3, s, s)`` as this view has them; the first look of ``both``."""
@@ -112,16 +126,22 @@ class View:
         return images
 
 
-def looks(name: str) -> int:
-    """Return how many passes a view takes; one where a file of features has a name of its own for it.
+def passes(names: Iterable[str]) -> int:
+    """Return how many passes of a network views take; what several of them share counts once.
 
-    >>> looks("network 2: both, rotate-90"), looks("plain"), looks("infrared")
-    (2, 1, 1)
+    A view that has a name of its own in a file of features takes one.
+
+    >>> passes(["network 1: both", "network 2: both, rotate-90"]), passes(["plain", "largest"]), passes(["infrared"])
+    (4, 1, 1)
     """
-    try:
-        return len(View.parse(name.rpartition(": ")[2]).looks)
-    except ValueError:
-        return 1
+    found: set[tuple[str, View | str]] = set()
+    for name in names:
+        network, _, view = name.rpartition(": ")
+        try:
+            found |= {(network, look) for look in View.parse(view).looks}
+        except ValueError:
+            found.add((network, view))
+    return len(found)
 
 
 def get_views(views: Sequence[str | View]) -> tuple[View, ...]:
