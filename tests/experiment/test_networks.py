@@ -330,12 +330,13 @@ def test_the_head_of_the_largest_values_are_the_prototypes(tmp_path: Path) -> No
     assert np.array_equal(largest.weight, features.prototypes["largest, rotate-90"])
 
 
-def test_one_pass_of_the_recipe_best_is_that_of_a_student(tmp_path: Path) -> None:
+def test_few_passes_of_the_recipe_best_are_those_of_a_student(tmp_path: Path) -> None:
     given = {"recipe": "best", "data": str(tmp_path), "passes": 1}
     one = RunConfig.build("mini-imagenet", None, given)
     assert one.view_names == ["plain", "largest"] and [t.mix for t in one.taught] == [0.0, 0.5]
     assert all(t.epochs < one.epochs for t in one.taught)
-    assert not RunConfig.build("mini-imagenet", None, {**given, "passes": 2}).each[0].taught
+    assert RunConfig.build("mini-imagenet", None, {**given, "passes": 2}).view_names == ["both", "largest"]
+    assert not RunConfig.build("mini-imagenet", None, {**given, "passes": 4}).each[0].taught
 
 
 def test_weights_that_are_none_say_whose_they_are(tmp_path: Path) -> None:
