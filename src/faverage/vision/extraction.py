@@ -116,8 +116,7 @@ class Extractor:
             raise ValueError(f"unknown dtype {dtype!r}: use 'float32' or 'float16'")
         self.views, self.batch_size, self.device, self.dtype = get_views(views), batch_size, pick_device(device), dtype
         self.compute, self.layout = pick_precision(precision, self.device), pick_layout("auto", self.device)
-        parts = getattr(backbone, "parts", [backbone])  # several side by side
-        if any(view.largest for view in self.views) and not all(hasattr(part, "pools") for part in parts):
+        if any(view.largest for view in self.views) and not hasattr(backbone, "pools"):
             raise ValueError(
                 f"a view of the 'largest' values needs a network that has them, with a method 'pools' as that of "
                 f"faverage.vision.ResNet18; {type(backbone).__name__} has none: leave the view out"
