@@ -60,7 +60,8 @@ def views_of(layers: Layers, usual: Sequence[str]) -> tuple[tuple[str, ...], int
 def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[list[str]]:
     """Return of the views of each network what a number of passes affords: the first of each, then the second of each.
 
-    A view that shares its passes with those that are taken is taken, too.
+    A view that shares its passes with those that are taken is taken, too. Where not even the first view of the first
+    network is afforded, one side of it is taken, with what that shows otherwise.
 
     Args:
         views: names, by network.
@@ -71,6 +72,8 @@ def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[
     [['both'], ['both']]
     >>> within([["both", "both, rotate-90"], ["both"]], 1)
     [['plain'], []]
+    >>> within([["both", "largest"], ["plain"]], 1)
+    [['plain', 'largest'], []]
     >>> within([["both", "both, rotate-90"], ["both", "both, largest"]], 4)
     [['both'], ['both', 'both, largest']]
     """
@@ -78,22 +81,28 @@ def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[
         networks: dict[str, list[str]] = {}
         for name in views[0]:
             networks.setdefault(name.rpartition(": ")[0], []).append(name)
-        taken = [name for names in within(list(networks.values()), passes) for name in names]
+        taken = [name for names in _afforded(list(networks.values()), passes) for name in names]
         chosen = [name for name in views[0] if name in taken]
         if not chosen:
             least = min(passes_of([name]) for name in views[0])
             raise ConfigError(f"passes: a view of these features takes at least {least}, got {passes}")
         return [chosen]
+    if passes_of(views[0][:1]) <= passes:
+        return _afforded(views, passes)
+    own = [View.parse(name) for name in views[0]]
+    first = own[0].looks[0]
+    sides = dict.fromkeys(replace(first, largest=v.largest).name for v in own if first in v.looks)
+    return [list(sides), *([] for _ in views[1:])]
+
+
+def _afforded(views: list[list[str]], passes: int) -> list[list[str]]:
+    """Return of the views of each network those that fit, none replaced."""
     left, taken_by = passes, [list[str]() for _ in views]
     for place, k in sorted((place, k) for k, names in enumerate(views) for place in range(len(names))):
         more = passes_of([*taken_by[k], views[k][place]]) - passes_of(taken_by[k])
         if more <= left:
             taken_by[k].append(views[k][place])
             left -= more
-    if not any(taken_by):
-        own = [View.parse(name.rpartition(": ")[2]) for name in views[0]]
-        first = own[0].looks[0]
-        taken_by[0] = list(dict.fromkeys(replace(first, largest=v.largest).name for v in own if first in v.looks))
     return taken_by
 
 
