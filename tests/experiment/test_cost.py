@@ -76,6 +76,13 @@ def test_teachers_are_trained_once_and_look_beside(tmp_path: Path, passes: dict[
     assert (trained, told + extracted) == (passes[True], passes[False]) and "3 networks, 4 epochs" in line
 
 
+def test_networks_of_a_soup_are_trained_once(tmp_path: Path, passes: dict[bool, int]) -> None:
+    torch.save(TinyNet().state_dict(), tmp_path / "tiny.pt")
+    given = {"weights": str(tmp_path / "tiny.pt"), "epochs": 1, "head": "cosine"}
+    (line,) = said(tmp_path, **given, networks=[{"soup": [{}, {"start": 1}], "retain": 0.5}, {"start": 1}])
+    assert numbers(line) == [passes[True], passes[False]] and "2 networks, 2 epochs" in line
+
+
 def test_a_killed_training_has_less_left(
     tmp_path: Path, passes: dict[bool, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,6 +242,10 @@ def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.
         ("head: square", "head must be 'linear' or 'cosine', got 'square'"),
         ("teachers: [{seed: 3}]", "teachers: 1: 'seed' is not for one teacher; these are: backbone, weights"),
         ("networks: [{}, {teachers: [{}, {lr: much}]}]", "networks: 2: teachers: 2: lr must be a number > 0, got"),
+        ("soup: [{}, {views: [flip]}]", "soup: 2: 'views' is not for one network of a soup; these are: backbone"),
+        ("soup: [{}, {start: 1}]", "soup averages weights that started alike: name those with --weights"),
+        ("networks: [{}, {retain: 0.5}]", "networks: 2: retain averages weights that started alike: name those"),
+        ("retain: 1", "retain must be a number from 0 to below 1, got 1"),
         ("networks: [{}, {lr: much}]", "networks: 2: lr must be a number > 0, got 'much'"),
         ("networks: [{}, {weights: none.pth}]", "networks: 2: weights: no such file: none.pth"),
         ("networks: [{}, {start: -1}]", "networks: 2: start must be a whole number of at least 0"),
@@ -296,6 +300,55 @@ def test_a_network_with_teachers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     first = built(text, tmp_path).each[0]
     assert [one.rotations for one in first.taught] == [True, False] and first.taught[1].start == 1
     assert first.base_key() != replace(first, teachers=()).base_key()
+
+
+def test_a_soup_is_the_mean_of_networks_that_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs: list[int] = []
+    real = Loop.epoch
+    monkeypatch.setattr(EPOCH, lambda self, *given, **more: (epochs.append(1), real(self, *given, **more))[1])
+    first = get_backbone("tiny").state_dict()
+    torch.save(first, tmp_path / "tiny.pt")
+    text = f"{RUN}head: cosine\nweights: {tmp_path}/tiny.pt\n"
+    soup = "{soup: [{}, {start: 1}], retain: 0.5, views: [plain, rotate-90]}"
+    found = done(f"{text}networks: [{soup}, {{}}, {{start: 1}}]\n", tmp_path / "out")
+    assert len(epochs) == 2 and [network["epochs"] for network in found["networks"]] == [1, 1, 1]
+    models = [BaseModel.load(file) for file in (tmp_path / "out").glob("work/*/base.safetensors")]
+    (mean,) = (model for model in models if model.config["head"].get("means"))
+    parts = [model.backbone.state_dict() for model in models if model is not mean]
+    assert len(parts) == 2 and len(mean.history["loss"]) == 2
+    for name, tensor in mean.backbone.state_dict().items():
+        if tensor.is_floating_point():
+            assert torch.allclose(tensor, 0.5 * first[name] + 0.25 * (parts[0][name] + parts[1][name]), atol=1e-6)
+    done(f"{text}retain: 0.3\n", tmp_path / "out")  # of a network that is there
+    assert len(epochs) == 2
+    done(f"{text}epochs: 2\nretain: 0.3\n", tmp_path / "out")
+    assert len(epochs) == 4
+
+
+def test_the_heads_of_a_soup_are_the_prototypes_of_its_views(tmp_path: Path) -> None:
+    torch.save(get_backbone("tiny").state_dict(), tmp_path / "tiny.pt")
+    config = built(f"{RUN}weights: {tmp_path}/tiny.pt\nretain: 0.5\nviews: [plain, rotate-90]\n", tmp_path)
+    (tmp_path / "work" / "own").mkdir(parents=True)
+    features, _ = features_of_benchmark(config, [tmp_path / "work" / "own"], lambda *_: None)
+    assert all(np.array_equal(head.weight, features.prototypes[view]) for view, head in features.heads.items())
+
+
+def test_soups_that_are_none(tmp_path: Path) -> None:
+    torch.save(get_backbone("tiny").state_dict(), tmp_path / "tiny.pt")
+    text = f"weights: {tmp_path}/tiny.pt\nsoup: "
+    with pytest.raises(ConfigError, match="soup: 2: it is network 1 once more: give it another start"):
+        built(f"{text}[{{}}, {{}}]\n", tmp_path)
+    with pytest.raises(ConfigError, match="soup: 1: its networks have one backbone and start from the same weights"):
+        built(f"{text}[{{backbone: resnet18_small}}]\n", tmp_path)
+
+
+def test_few_passes_of_photos_are_those_of_a_soup(tmp_path: Path) -> None:
+    (tmp_path / "weights.pth").touch()
+    given = {"recipe": "best", "data": str(tmp_path), "passes": 1, "weights": str(tmp_path / "weights.pth")}
+    one = RunConfig.build("cub200", None, given)
+    assert one.view_names == ["plain", "largest"] and [part.start for part in one.averaged] == [0, 1]
+    assert RunConfig.build("cub200", None, {**given, "passes": 2}).view_names == ["both", "both, largest"]
+    assert not RunConfig.build("cub200", None, {**given, "weights": None}).averaged
 
 
 def test_a_budget_of_passes(tmp_path: Path) -> None:

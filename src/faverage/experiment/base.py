@@ -21,7 +21,7 @@ from faverage.experiment.pictures import Pictures, load_pictures, seen_by
 from faverage.experiment.resume import read_left, trained, with_weights, write_left
 from faverage.features import FeatureSet
 from faverage.fscil.heads import CosineHead, base_heads, unit
-from faverage.vision.backbones import backbone_config, get_backbone
+from faverage.vision.backbones import average_weights, backbone_config, get_backbone
 
 if TYPE_CHECKING:
     from faverage.vision import BaseModel, Team
@@ -178,7 +178,8 @@ def train_on(
     """Train the base session of a run on some rows of its images; without epochs, take the network as it is.
 
     Args:
-        config: with one network; its teachers are trained before it, or found where they were trained already.
+        config: with one network; its teachers, or those that it is the mean of, are trained before it, or found where
+            they were trained already.
         pictures: as this network sees them.
         rows: of the images, ``(n,)``.
         checkpoint: in the network's folder, see ``work_folder``; None keeps nothing on disk.
@@ -186,15 +187,21 @@ def train_on(
     """
     from faverage.vision import Team, train_base
 
-    if not config.epochs:
-        return as_it_is(config, pictures, rows)
-    teachers = []
-    for one in config.taught:
+    def trained_before(one: RunConfig) -> BaseModel:
         own = None
         if checkpoint is not None:
             own = work_folder(one, checkpoint.parent.parent, pictures.order) / checkpoint.name
             own.parent.mkdir(parents=True, exist_ok=True)
-        teachers.append(train_on(one, seen_by(one, pictures), rows, own, team).backbone)
+        return train_on(one, seen_by(one, pictures), rows, own, team)
+
+    if not config.epochs:
+        return with_means(start_of(config), config, pictures, rows)
+    if config.averaged:
+        models = [trained_before(one) for one in config.averaged]
+        shares = [config.retain, *[(1 - config.retain) / len(models)] * len(models)]
+        backbone = average_weights([start_of(config), *(model.backbone for model in models)], shares)
+        return with_means(backbone, config, pictures, rows, models)
+    teachers = [trained_before(one).backbone for one in config.taught]
     start = start_of(config) if config.weights or config.signed or teachers else None
     if start is not None and teachers and config.taught[0].backbone == config.backbone:
         start.load_state_dict(teachers[0].state_dict())
@@ -236,16 +243,38 @@ def start_of(config: RunConfig) -> nn.Module:
         return get_backbone(config.backbone, **options)
 
 
-def as_it_is(config: RunConfig, pictures: Pictures, rows: Array) -> BaseModel:
-    """Return a network that is not trained: its head are the mean features of some rows ``(n,)``, by their cosines."""
+def with_means(
+    backbone: nn.Module, config: RunConfig, pictures: Pictures, rows: Array, behind: Sequence[BaseModel] = ()
+) -> BaseModel:
+    """Return a backbone whose head was not trained: mean features of some rows, by their cosines.
+
+    Args:
+        backbone: as its weights are, or the mean of those behind it.
+        config: of a run with one network.
+        pictures: as this network sees them.
+        rows: of the images, ``(n,)``.
+        behind: the trained networks that it is the mean of; its history is theirs, one after the other.
+    """
     from faverage.vision import BaseModel, extract_features
 
-    backbone = start_of(config).eval()
     found = extract_features(backbone, pictures.images, rows, transform=pictures.transform, device=config.device)
     means = class_means(found, pictures.labels[rows], len(pictures.sessions[0]))
-    history: dict[str, list[float]] = {"loss": [], "accuracy": [], "lr": [], "seconds": []}
-    about = {"backbone": backbone_config(backbone), "head": {"kind": "cosine"}, "ran": {"step": "none"}}
-    return BaseModel(backbone, "cosine", torch.from_numpy(means), None, 16.0, pictures.transform, history, 0.0, about)
+    names = ("loss", "accuracy", "lr", "seconds")
+    return BaseModel(
+        backbone.eval(),
+        "cosine",
+        torch.from_numpy(means),
+        None,
+        16.0,
+        pictures.transform,
+        {name: [value for model in behind for value in model.history[name]] for name in names},
+        float(np.mean([model.images_per_second for model in behind])) if behind else 0.0,
+        {
+            "backbone": backbone_config(backbone),
+            "head": {"kind": "cosine", "means": True},
+            "ran": behind[0].config["ran"] if behind else {"step": "none"},
+        },
+    )
 
 
 def class_means(features: Array, labels: Array, n_classes: int) -> Array:

@@ -207,6 +207,22 @@ class RunConfig:
         of="network",
         rivals=False,
     )
+    soup: tuple[dict[str, Any], ...] = setting(
+        (),
+        "settings of networks, laid over this one's, that are trained in its place from the same weights: its own are "
+        "the mean of theirs (a model soup), so that one pass is worth several",
+        of="network",
+        rivals=False,
+    )
+    retain: float = setting(
+        0.0,
+        "share of the weights that it starts from in those of the trained network: what they know of other things than "
+        "base classes stays",
+        at_least=0,
+        below=1,
+        of="network",
+        rivals=False,
+    )
     views: tuple[str, ...] = setting(
         ("plain",),
         "ways to look at each image, see faverage.vision.View; each gives members to fuse. A number takes that many of "
@@ -332,7 +348,7 @@ class RunConfig:
         merged = {name: as_float(value) if SETTINGS[name].kind is float else value for name, value in merged.items()}
         batch = (merged.get("lr", cls.lr), merged.get("batch_size", cls.batch_size))
         merged["networks"] = _networks_of(layers, *batch)
-        merged["teachers"] = tuple(_each("teachers", merged.get("teachers", ()), _OF_TEACHERS))
+        merged |= {name: tuple(_each(name, merged.get(name, ()), _OF_OTHERS)) for name in _OTHERS}
         config = replace(cls(), **merged)
         config.check()
         config = _settled(config, count)
@@ -363,15 +379,17 @@ class RunConfig:
             raise ConfigError(f"epochs: '{rivals[0]}' needs at least 1, it trains its own network")
         networks = {f"networks: {k}: ": one for k, one in enumerate(self.each, 1)} if self.networks else {"": self}
         teachers = {f"{of}teachers: {k}: ": t for of, one in networks.items() for k, t in enumerate(one.taught, 1)}
-        for name, one in {"": self, **networks, **teachers}.items():
+        soups = {f"{of}soup: {k}: ": t for of, one in networks.items() for k, t in enumerate(one.averaged, 1)}
+        for name, one in {"": self, **networks, **teachers, **soups}.items():
             try:
                 check_settings(one, SETTINGS)
+                _check_soup(one)
             except ConfigError as error:
                 raise ConfigError(f"{name}{error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        lists = {name: list(getattr(self, name)) for name in ("methods", "views", "teachers", "networks")}
+        lists = {name: list(getattr(self, name)) for name in ("methods", "views", "networks", *_OTHERS)}
         return {**asdict(self), **lists, "seeds": list(self.seeds) if self.seeds else None}
 
     @property
@@ -388,7 +406,13 @@ class RunConfig:
     @property
     def taught(self) -> tuple[RunConfig, ...]:
         """The settings of each teacher of a run with one network, as of a run with that teacher alone."""
-        return tuple(_alone(self, {"teachers": (), **teacher}) for teacher in self.teachers)
+        return tuple(_alone(self, {**_ITSELF, "teachers": (), **teacher}) for teacher in self.teachers)
+
+    @property
+    def averaged(self) -> tuple[RunConfig, ...]:
+        """The settings of each network whose weights are averaged into that of a run with one; none: it is trained."""
+        given = self.soup or (({},) if self.retain else ())
+        return tuple(_alone(self, {**_ITSELF, **one}) for one in given)
 
     @property
     def view_names(self) -> list[str]:
@@ -431,7 +455,9 @@ SETTINGS = declared(RunConfig)
 
 AFTER_BASE = tuple(name for name, one in SETTINGS.items() if one.stage in ("views", "after"))
 OF_NETWORKS = tuple(name for name, one in SETTINGS.items() if one.of == "network")
-_OF_TEACHERS = tuple(name for name in OF_NETWORKS if name not in ("teachers", "views"))
+_OTHERS = ("teachers", "soup")  # networks that are trained for another one, each with settings of its own
+_ITSELF: dict[str, Any] = {"soup": (), "retain": 0.0}  # what a network has that is trained itself
+_OF_OTHERS = tuple(name for name in OF_NETWORKS if name not in ("views", *_OTHERS, *_ITSELF))
 
 
 def _described(one: Setting) -> str:
@@ -487,12 +513,12 @@ def _networks_of(layers: Layers, lr: Any, batch_size: Any) -> tuple[dict[str, An
         own = {key: value for key, value in own.items() if key not in above}
         try:
             check_names(own.get("views", ()))
-            teachers = _each("teachers", own.get("teachers", ()), _OF_TEACHERS)
+            others = {name: _each(name, own[name], _OF_OTHERS) for name in _OTHERS if name in own}
         except ConfigError as error:
             raise ConfigError(f"networks: {number}: {error}") from None
-        if teachers:
-            own["teachers"] = tuple({key: v for key, v in one.items() if key not in above} for one in teachers)
-        for one in (own, *own.get("teachers", ())):
+        for name, ones in others.items():
+            own[name] = tuple({key: v for key, v in one.items() if key not in above} for one in ones)
+        for one in (own, *(one for name in others for one in own[name])):
             if "batch_size" in one and "lr" not in one:
                 one["lr"] = scaled(lr, batch_size, one["batch_size"])
         found.append(own)
@@ -506,10 +532,24 @@ def _each(name: str, given: Any, known: Sequence[str]) -> list[dict[str, Any]]:
     for number, one in enumerate(given, 1):
         for key in one:
             if key not in known:
-                raise ConfigError(
-                    f"{name}: {number}: '{key}' is not for one {name[:-1]}; these are: {', '.join(known)}"
-                )
+                one_of = {"teachers": "teacher", "soup": "network of a soup"}.get(name, "network")
+                raise ConfigError(f"{name}: {number}: '{key}' is not for one {one_of}; these are: {', '.join(known)}")
     return [{key: as_float(v) if SETTINGS[key].kind is float else v for key, v in one.items()} for one in given]
+
+
+def _check_soup(config: RunConfig) -> None:
+    """Raise ConfigError where the weights of a network with one are no mean of others': those must start alike."""
+    averaged = config.averaged
+    if averaged and config.weights is None:
+        name = "soup" if config.soup else "retain"
+        raise ConfigError(f"{name} averages weights that started alike: name those with --weights, or leave it out")
+    keys = [one.base_key() for one in averaged]
+    for number, one in enumerate(averaged, 1):
+        if (one.backbone, one.weights) != (config.backbone, config.weights):
+            raise ConfigError(f"soup: {number}: its networks have one backbone and start from the same weights")
+        if keys[number - 1] in keys[: number - 1]:
+            first = 1 + keys.index(keys[number - 1])
+            raise ConfigError(f"soup: {number}: it is network {first} once more: give it another start")
 
 
 def _settled(config: RunConfig, count: int | None) -> RunConfig:

@@ -88,8 +88,8 @@ def left_of(config: RunConfig, pictures: Pictures, work: Path) -> list[Left]:
     wanted = len(pictures.wanted)
     trained: set[Path] = set()  # a teacher may be another network of the run, too
     for one in config.each if len(rivals) < len(config.methods) else ():
-        for teacher in one.taught if one.epochs else ():
-            found.append(_training(teacher, seen_by(teacher, pictures), work, trained))
+        others = [*one.averaged, *(t for other in one.averaged or (one,) for t in other.taught)] if one.epochs else []
+        found += [_training(other, seen_by(other, pictures), work, trained) for other in others]
         own = _training(one, seen_by(one, pictures) if config.networks else pictures, work, trained)
         folder = work_folder(one, work, pictures.order)
         rows = max(wanted - (0 if own.epochs else _rows_in(features_folder(one, folder), one.views)), 0)
@@ -114,9 +114,9 @@ def left_of(config: RunConfig, pictures: Pictures, work: Path) -> list[Left]:
 
 
 def _training(config: RunConfig, pictures: Pictures, work: Path, trained: set[Path]) -> Left:
-    """Return what is left to train of one network, its teachers apart; ``trained`` are folders of those before it."""
+    """Return what is left to train of one network, those before it apart; ``trained`` are the folders of these."""
     folder, rest = work_folder(config, work, pictures.order), len(np.setdiff1d(pictures.base, pictures.kept))
-    done = config.epochs if folder in trained else _epochs_in(folder / "base-checkpoint.safetensors")
+    done = config.epochs if folder in trained or config.averaged else _epochs_in(folder / "base-checkpoint.safetensors")
     trained.add(folder)
     return Left(
         backbone=config.backbone,
@@ -127,7 +127,7 @@ def _training(config: RunConfig, pictures: Pictures, work: Path, trained: set[Pa
         images=rest,
         epochs=max(config.epochs - done, 0),
         teachers=tuple(one.backbone for one in config.taught),
-        looked=0 if config.epochs else rest,  # a network that is not trained has class means for a head
+        looked=rest if config.averaged or not config.epochs else 0,  # one that is not trained has means for a head
     )
 
 

@@ -49,7 +49,16 @@ _STUDENT: dict[str, Any] = {
         }
     ]
 }
-FEW_PASSES: dict[str, dict[str, Any]] = {"mini-imagenet": _STUDENT, "tiered-imagenet": _STUDENT}
+# and from trained weights: two networks of classes and what they started from, as one
+_SOUP: dict[str, Any] = {
+    "networks": [
+        {
+            **{"rotations": False, "crop": 160, "area": 0.08, "lr": 0.01, "weight_decay": 1e-4, "epochs": 40},
+            **{"soup": [{}, {"start": 1}], "retain": 0.5, "views": ["both", "both, largest"]},
+        }
+    ]
+}
+FEW_PASSES: dict[str, dict[str, Any]] = {"mini-imagenet": _STUDENT, "tiered-imagenet": _STUDENT, "cub200": _SOUP}
 BEST_OF: dict[str, dict[str, Any]] = {
     "mini-imagenet": _LONG,
     "tiered-imagenet": _LONG,
@@ -74,7 +83,8 @@ def recipe_of(
         dataset: its name.
         recipe: ``best``, ``balanced``, or another.
         ready: whether features are given: then there is no base session to have settings.
-        weights: whether networks start from weights that are given; without, none is left as it starts.
+        weights: whether networks start from weights that are given; without, none is left as it starts, and none is the
+            mean of others.
         passes: of a backbone, that an image may take; None: any number.
     """
     usual = RECIPES.get(dataset, {})
@@ -86,4 +96,6 @@ def recipe_of(
     if ready:
         return {**usual, **{name: best[name] for name in AFTER_FEATURES if name in best}}
     networks = [network for network in best["networks"] if weights or network.get("epochs", 1)]
+    if not weights:
+        networks = [{k: v for k, v in network.items() if k not in ("soup", "retain")} for network in networks]
     return {**usual, **best, "networks": networks}

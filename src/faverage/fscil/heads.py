@@ -195,10 +195,13 @@ def fit_head(features: Array, numbers: Array, n_classes: int) -> LinearHead:
 def base_heads(model: BaseModel, views: Sequence[str]) -> dict[str, LinearHead | CosineHead]:
     """Return the base head of each view, by name; for views of the largest values none was trained.
 
-    A rotated view has that of its rotation, where the network learned them.
+    A rotated view has that of its rotation, where the network learned them. Nor has a network a trained head whose
+    weights were averaged, or are as it was given them.
     """
     from faverage.vision import get_views, rotation_heads
 
+    if model.config.get("head", {}).get("means"):
+        return {}
     own = {name: view for name, view in zip(views, get_views(views), strict=True) if not view.largest}
     if model.head == "linear":
         assert model.head_bias is not None

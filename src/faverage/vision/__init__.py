@@ -1,7 +1,15 @@
 """Left of the feature seam: backbones, augmentation, base training, and images to cached features."""
 
 from faverage.errors import CheckpointError
-from faverage.vision.backbones import ResNet18, TinyNet, backbone_names, get_backbone, load_weights, register_backbone
+from faverage.vision.backbones import (
+    ResNet18,
+    TinyNet,
+    average_weights,
+    backbone_names,
+    get_backbone,
+    load_weights,
+    register_backbone,
+)
 from faverage.vision.efficientnet import EfficientNetLite, pretrained, pretrained_names
 from faverage.vision.engine.optimise import Training, learning_rate, train_network
 from faverage.vision.engine.processes import OtherFailed, Team, join
@@ -37,6 +45,7 @@ __all__ = [
     "Trainable",
     "Training",
     "View",
+    "average_weights",
     "backbone_names",
     "check_tensorboard",
     "extract_features",

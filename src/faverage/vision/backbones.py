@@ -6,7 +6,8 @@ which ``get_backbone`` builds the same network again, and ``pools``, for views o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -18,7 +19,15 @@ from torch.nn import functional as F
 from faverage.errors import CheckpointError
 from faverage.registry import Registry
 
-__all__ = ["ResNet18", "TinyNet", "backbone_names", "get_backbone", "load_weights", "register_backbone"]
+__all__ = [
+    "ResNet18",
+    "TinyNet",
+    "average_weights",
+    "backbone_names",
+    "get_backbone",
+    "load_weights",
+    "register_backbone",
+]
 
 
 class Block(nn.Module):
@@ -271,6 +280,35 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
         raise ValueError(f"{path}: {odd[0]} must hold finite numbers, got {given[odd[0]].dtype}")
     module.load_state_dict(given)
     return module
+
+
+def average_weights(networks: Sequence[nn.Module], shares: Sequence[float] | None = None) -> nn.Module:
+    """Return a network whose weights are the mean of those of networks alike, none of which is changed.
+
+    That is of use where they were trained from the same weights (a model soup), and with those weights among them
+    (WiSE-FT): one pass is then about as good as the fused answers of all. Statistics of batch norms are averaged, too.
+
+    Args:
+        networks: at least one, all with tensors of the same names and shapes.
+        shares: of each, they sum to one; by default all count alike.
+
+    >>> first, second = get_backbone("tiny", dimension=8), get_backbone("tiny", dimension=8)
+    >>> soup = average_weights([first, second], [0.25, 0.75])
+    >>> bool(torch.allclose(soup.convs[0].weight, 0.25 * first.convs[0].weight + 0.75 * second.convs[0].weight))
+    True
+    """
+    given = [1 / len(networks)] * len(networks) if shares is None and networks else list(shares or [])
+    if not networks or len(given) != len(networks) or abs(sum(given) - 1) > 1e-6:
+        raise ValueError(f"expected a share for each of {len(networks)} networks, one in all, got {given}")
+    states = [network.state_dict() for network in networks]
+    shapes = [{name: tensor.shape for name, tensor in state.items()} for state in states]
+    if any(one != shapes[0] for one in shapes):
+        raise ValueError("only networks with weights of the same names and shapes have a mean")
+    mean = copy.deepcopy(networks[0])
+    for name, tensor in mean.state_dict().items():
+        if tensor.is_floating_point():
+            tensor.copy_(sum(share * state[name] for share, state in zip(given, states, strict=True)))
+    return mean
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -170,7 +170,7 @@ def _tasks(
     config: RunConfig, method: str, found: dict[str, str], content: Callable[[str | None], str]
 ) -> Iterator[Task]:
     """Yield the runs of a cell, each after what it needs; options that the method does not read are left out."""
-    networks = [one for network in config.each for one in (network, *network.taught)]
+    networks = [one for network in config.each for one in (network, *network.taught, *network.averaged)]
     paths = (config.features, *(one.weights for one in networks))
     rival = method in RIVAL_METHODS
     names = _NOT_OF_RIVALS if rival else _OF_RIVALS
@@ -234,16 +234,16 @@ def _config(settings: dict[str, Any], file: Path) -> RunConfig:
         path = getattr(config, name)
         if path is not None:
             exact[name] = _exact(path)
-    exact |= {name: _exact_weights(getattr(config, name)) for name in ("networks", "teachers")}
+    exact |= {name: _exact_weights(getattr(config, name)) for name in ("networks", "teachers", "soup")}
     return replace(config, **exact)
 
 
 def _exact_weights(networks: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Return settings of networks, and of their teachers, with paths that hold in every process."""
+    """Return settings of networks, and of those trained for them, with paths that hold in every process."""
     found = []
     for one in networks:
-        teachers = {"teachers": _exact_weights(one["teachers"])} if "teachers" in one else {}
-        found.append({**one, **teachers, **({"weights": _exact(one["weights"])} if one.get("weights") else {})})
+        others: dict[str, Any] = {name: _exact_weights(one[name]) for name in ("teachers", "soup") if name in one}
+        found.append({**one, **others, **({"weights": _exact(one["weights"])} if one.get("weights") else {})})
     return tuple(found)
 
 
