@@ -43,6 +43,35 @@ def test_left_out_is_what_a_fit_without_the_example_says(n: int) -> None:
         assert np.allclose(without.predict(z[i : i + 1])[0], left_out[i])
 
 
+@pytest.mark.parametrize("n", [8, 40])
+def test_an_example_is_scored_as_a_new_one_would_be(n: int) -> None:
+    """Between the fits with and without it; a class's anchor is one more example, which is never left out."""
+    views, y = drawn(n, widths=(12, 8))
+    y[0] = 3  # the only one of its class, but for the anchor
+    means, _ = drawn(2, widths=(12, 8), seed=4)
+    head, found = fit_ridge(views, y, 5, PENALTY, (means, np.array([1, 3])))
+    z, classes = side_by_side([np.concatenate(pair) for pair in zip(views, means, strict=True)]), [*y, 1, 3]
+    counts = np.bincount(classes, minlength=5)[classes]
+    target, v = np.eye(5)[classes], (1 / counts) / np.mean(1 / counts)
+    whole = Ridge(alpha=PENALTY).fit(z, target, sample_weight=v)
+    assert np.allclose(head.weight, whole.coef_, atol=1e-5) and len(found) == n
+    for i in range(n):
+        rest = np.arange(n + 2) != i
+        without = Ridge(alpha=PENALTY).fit(z[rest], target[rest], sample_weight=v[rest])
+        s = np.sqrt(1 - 1 / counts[i] ** 2)
+        both = s * without.predict(z[i : i + 1])[0] + (1 - s) * whole.predict(z[i : i + 1])[0]
+        assert np.allclose(both, found[i], atol=1e-5)
+
+
+def test_the_share_of_an_example_in_its_own_mean_makes_it_as_far_as_a_new_one() -> None:
+    rng, m = np.random.default_rng(0), 5
+    examples, new = rng.normal(size=(4000, m, 8)), rng.normal(size=(4000, 8))
+    s = np.sqrt(1 - 1 / m**2)
+    own = s * (examples.sum(1) - examples[:, 0]) / (m - 1) + (1 - s) * examples[:, 0]
+    as_new, apart = ((one**2).sum(1).mean() for one in (new - examples.mean(1), examples[:, 0] - own))
+    assert abs(apart / as_new - 1) < 0.02
+
+
 def test_both_ways_to_solve_agree() -> None:
     views, y = drawn(12)
     z, target, v = side_by_side(views), np.eye(3)[y], np.linspace(0.5, 1.5, 12)
@@ -81,7 +110,8 @@ def test_a_fuser_rehearses_ridge_without_the_example(monkeypatch: pytest.MonkeyP
     assert rehearsed.tolist() == [*known.labels[:n], *[4] * 3, *[5] * 3, *[3] * 50]
     numbers = np.concatenate([known.labels[:n], [3, 4, 4, 4, 5, 5, 5]])
     assert known.labels.tolist() == numbers.tolist()
-    head, left_out = fit_ridge(list(known.views.values()), numbers, 6, learner.ridge or 0)
+    anchors = [x[:3] for x in known.anchors.values()], np.arange(3)
+    head, left_out = fit_ridge(list(known.views.values()), numbers, 6, learner.ridge or 0, anchors)
     said = softmax(head.temperature * left_out)
     assert np.allclose(scores[:n, -1], said[:n]) and np.allclose(scores[n : n + 6, -1], said[n + 1 :])
     usual = head.scores(list(known.views.values()))

@@ -9,6 +9,11 @@ side by side and divided by √V. Without example i, the prediction of i is y_i 
 bordered kernel matrix, α its product with y) or y_i − e_i / (1 − h_i) (n > D; e the residuals, h the leverages): one
 solution gives them all, exactly.
 
+A class of m examples is then known from m − 1, less well than it will be to a new image: a new example lies at a
+squared distance of σ² (1 + 1/m) from the mean of m in expectation, and one of the m at σ² (1 + 1/(m − 1)) from that of
+the others. Moved towards it, to s times that mean and 1 − s times the example itself with s² = 1 − 1/m², it is at the
+former. So s times the prediction without example i, and 1 − s times that with it, stand for those of a new example.
+
 Classes of few examples pull weakly: it takes most images of new classes for base classes, and hardly ever one of a base
 class for a new one. So what it says of new classes counts for much, and what it says of base classes for little: a
 member for fusers that can trust it for the one kind and not for the other.
@@ -235,20 +240,36 @@ class RidgeHead:
         return np.asarray(side_by_side(views) @ self.weight.T + self.bias)
 
 
-def fit_ridge(views: Sequence[Array], labels: Array, n_classes: int, penalty: float) -> tuple[RidgeHead, Array]:
-    """Return the head, and the outputs ``(n, N)`` for each example of the head that is fitted without it.
+def fit_ridge(
+    views: Sequence[Array],
+    labels: Array,
+    n_classes: int,
+    penalty: float,
+    anchors: tuple[Sequence[Array], Array] | None = None,
+) -> tuple[RidgeHead, Array]:
+    """Return the head, and the outputs ``(n, N)`` that each example would have, were it new.
 
     Args:
         views: features ``(n, d_v)`` of each view.
         labels: ``(n,)``, numbers of classes.
         n_classes: N.
         penalty: λ.
+        anchors: means of further examples, ``(C, d_v)`` of each view, and their classes ``(C,)``: each counts as one
+            more example.
     """
-    z, y = side_by_side(views), np.eye(n_classes)[labels]
-    counts = 1 / np.bincount(labels, minlength=n_classes)[labels]
-    weight, bias, left_out = (_dual if len(z) <= z.shape[1] else _primal)(z, y, counts / counts.mean(), penalty)
-    tau = best_temperature(left_out, labels, counts)
-    return RidgeHead(weight.astype(np.float32), bias.astype(np.float32), tau), left_out.astype(np.float32)
+    n, seen, classes = len(labels), views, labels
+    if anchors is not None:
+        seen = [np.concatenate([x, means]) for x, means in zip(views, anchors[0], strict=True)]
+        classes = np.concatenate([labels, anchors[1]])
+    z, y = side_by_side(seen), np.eye(n_classes)[classes]
+    counts = np.bincount(classes, minlength=n_classes)[classes]
+    v = 1 / counts
+    weight, bias, left_out = (_dual if len(z) <= z.shape[1] else _primal)(z, y, v / v.mean(), penalty)
+    head = RidgeHead(weight.astype(np.float32), bias.astype(np.float32), 1.0)
+    s = np.sqrt(1 - np.where(counts > 1, 1 / counts**2, 0.0))[:n, None]  # of one example nothing is left without it
+    as_new = s * left_out[:n] + (1 - s) * (z[:n] @ head.weight.T + head.bias)
+    head.temperature = best_temperature(as_new, labels, v[:n])
+    return head, as_new.astype(np.float32)
 
 
 def side_by_side(views: Sequence[Array]) -> Array:

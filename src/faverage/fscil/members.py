@@ -96,8 +96,9 @@ class Members:
                 head = PrototypeHead(means[classes], tau)
                 self.members.append(Member(f"{of}session {k}", "prototypes", view, head, classes))
         if kind == "views" and ridge is not None and self.n_classes > 1:
-            views = list(known.views.values())
-            head_of_all, self._ridge_left_out = fit_ridge(views, known.labels, self.n_classes, ridge)
+            views, behind = list(known.views.values()), np.flatnonzero(known.counts)
+            anchors = [known.anchors[view][behind] for view in known.views], behind
+            head_of_all, self._ridge_left_out = fit_ridge(views, known.labels, self.n_classes, ridge, anchors)
             self.members.append(Member("ridge", "ridge", None, head_of_all, np.arange(self.n_classes)))
 
     def of(self, known: Knowledge) -> Members:
