@@ -37,6 +37,7 @@ _FROM_WEIGHTS: dict[str, Any] = {
         {"rotations": False, "signed": False, "epochs": 0, "views": ["both", "both, largest"]},
     ],
     "hold_out": 3,
+    "calibration": 0.0,
     "balance": 0.75,
     "balance_of": "kinds",
 }

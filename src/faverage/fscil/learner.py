@@ -206,7 +206,7 @@ class FewShotLearner:
             from faverage.vision import hold_out
 
             kept = np.isin(np.arange(n), hold_out(numbers, per_class=self.hold_out, small="drawn", seed=self.seed))
-        trained: Mapping[str, Head] | None = None
+        trained: dict[str, LinearHead | CosineHead] = {}  # of views that have one
         backbone = self.backbone
         if isinstance(backbone, ImageBackbone) and backbone.name is not None:
             if head is not None or prototypes is not None:
@@ -222,7 +222,7 @@ class FewShotLearner:
             for view, x in views.items():
                 means[view] = np.stack([unit(x[rest & (numbers == c)]).mean(0) for c in range(len(classes))])
             counts = np.bincount(numbers[rest], minlength=len(classes))
-        heads = _heads_by_view(trained if head is None else head, views)
+        heads = trained or _heads_by_view(head, views)
         for view, x in views.items():
             if view not in heads:
                 heads[view] = fit_head(x[rest], numbers[rest], len(classes))
