@@ -16,6 +16,7 @@ import json
 import re
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from faverage.experiment.config import RunConfig
 from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.fscil import CosineHead
 from faverage.fscil.heads import base_heads, unit
-from faverage.vision import Augment, BaseModel, extract_features, hold_out, train_base
+from faverage.vision import Augment, BaseModel, average_weights, extract_features, hold_out, train_base
 
 Array = NDArray[Any]
 PARTS: dict[str, dict[str, Any]] = {
@@ -39,6 +40,8 @@ PARTS: dict[str, dict[str, Any]] = {
     "smooth": {"smoothing": 0.1},
     "contrast": {"contrast": 0.5},
     "again": {"seed": 1000},  # other first weights, order and augmentation
+    "soup": {"soup": 2},  # the mean of two networks that start from the same --weights
+    "retain": {"retain": 0.5},  # with half of these weights in it
 }
 VIEWS = ["plain", "rotate-90", "rotate-180", "rotate-270"]
 HELD, NEW = 60, 100  # images of each known class that training does not see, and of each pretend-new class to look at
@@ -124,16 +127,28 @@ def run(options: argparse.Namespace) -> None:
         own = replace(config, signed=signed, seed=split)
         augment = Augment(**{**pictures.augment.config(), "size": options.crop or pictures.augment.size})
         start = time.perf_counter()
-        model = train_base(
+        first = start_of(own) if own.weights or signed else config.backbone
+        train = partial(
+            train_base,
             *(pictures.images, pretend.labels),
-            backbone=start_of(own) if own.weights or signed else config.backbone,
+            backbone=first,
             indices=pretend.train,
             **{"batch_size": batch_size, "lr": config.lr, "weight_decay": config.weight_decay},
             augment=augment,
             transform=pictures.transform,
             device=config.device,
-            **lesson,
         )
+        how = {key: value for key, value in lesson.items() if key not in ("soup", "retain")}
+        if how != lesson and own.weights is None:
+            raise SystemExit(f"{name}: only networks that start from the same weights have a mean: give --weights")
+        models = [train(**{**how, "seed": how["seed"] + 2000 * k}) for k in range(lesson.get("soup", 1))]
+        model = models[0]
+        if how != lesson:
+            retain = lesson.get("retain", 0.0)
+            shares = [retain, *[(1 - retain) / len(models)] * len(models)]
+            backbone = average_weights([first, *(one.backbone for one in models)], shares)
+            head = {"head": "cosine", "scale": 16.0, "config": {**model.config, "head": {"means": True}}}
+            model = replace(model, backbone=backbone, **head)
         seconds = time.perf_counter() - start
         for part, arrays in pretend.look(model, options.views, config.device).items():
             np.savez(f"{file}.{part}.npz", **arrays)  # type: ignore[arg-type]
