@@ -131,7 +131,7 @@ def test_many_sessions_share_members(model: Model) -> None:
 def test_teaching_says_what_it_costs_the_other_classes(model: Model) -> None:
     good = model.teach("cross", pictures("cross"))
     assert good.before > 0.9 and good.after > 0.9 and not good.worse
-    bad = model.teach("twin", pictures("square", 20))  # the pictures of a class that it knows, by another name
+    bad = model.teach("twin", pictures("square", 40))  # the pictures of a class that it knows, by another name
     assert bad.before == good.after and bad.after < bad.before - 0.1 and bad.worse
     model.undo()
     assert model.teach("a", pictures("stripes 1", 1)).before == bad.before

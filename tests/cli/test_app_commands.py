@@ -201,7 +201,7 @@ def test_teach_says_what_was_left_out_and_what_it_costs(folder: Path, tmp_path: 
     said = call("teach", folder, "cross", save(tmp_path / "cross", "cross")).stdout
     assert " of 5, each left out in turn." in said and "it recognised 100 %, and now " in said
     assert "clearly worse" not in said
-    said = call("teach", folder, "twin", save(tmp_path / "twin", "square", 20)).stdout
+    said = call("teach", folder, "twin", save(tmp_path / "twin", "square", 40)).stdout
     assert f"Warning: that is clearly worse. Undo it with 'faverage undo {folder}'" in said
     said = call("teach", folder, "one", save(tmp_path / "one", "stripes 1", 1)).stdout
     assert "Taught 'one' from 1 picture.\n" in said  # nothing can be left out

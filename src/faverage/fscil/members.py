@@ -96,7 +96,10 @@ class Members:
                 head = PrototypeHead(means[classes], tau)
                 self.members.append(Member(f"{of}session {k}", "prototypes", view, head, classes))
         if kind == "views" and ridge is not None and self.n_classes > 1:
-            views, behind = list(known.views.values()), np.flatnonzero(known.counts)
+            views = list(known.views.values())
+            # of a class with one kept example nothing but the anchor would be left without it, a mean without noise
+            more_than_one = np.bincount(known.labels, minlength=self.n_classes) > 1
+            behind = np.flatnonzero((known.counts > 0) & more_than_one)
             anchors = [known.anchors[view][behind] for view in known.views], behind
             head_of_all, self._ridge_left_out = fit_ridge(views, known.labels, self.n_classes, ridge, anchors)
             self.members.append(Member("ridge", "ridge", None, head_of_all, np.arange(self.n_classes)))
