@@ -286,7 +286,7 @@ def average_weights(networks: Sequence[nn.Module], shares: Sequence[float] | Non
     """Return a network whose weights are the mean of those of networks alike, none of which is changed.
 
     That is of use where they were trained from the same weights (a model soup), and with those weights among them
-    (WiSE-FT): one pass is then about as good as the fused answers of all. Statistics of batch norms are averaged, too.
+    (WiSE-FT): one pass is then nearly as good as the fused answers of all. Statistics of batch norms are averaged, too.
 
     Args:
         networks: at least one, all with tensors of the same names and shapes.
