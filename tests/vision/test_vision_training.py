@@ -18,6 +18,7 @@ from faverage.vision import (
     Augment,
     BaseModel,
     CheckpointError,
+    TinyNet,
     extract_features,
     get_backbone,
     hold_out,
@@ -83,6 +84,30 @@ def kill_after(epoch: int) -> Any:
             raise Killed
 
     return callback
+
+
+def test_crops_grow_in_equal_shares_of_the_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = drawn(64)
+    sides: list[int] = []
+    first_half = TinyNet.first_half
+
+    def recorded(self: TinyNet, x: torch.Tensor) -> torch.Tensor:
+        sides.append(x.shape[-1])
+        return first_half(self, x)
+
+    monkeypatch.setattr(TinyNet, "first_half", recorded)
+    grown: dict[str, Any] = {"augment": Augment(16), "progressive": [8, 12], "epochs": 6, "batch_size": 64}
+    straight = quick(images, labels, **grown)
+    assert sides == [8, 8, 12, 12, 16, 16]
+    assert straight.config["training"]["progressive"] == [8, 12] and straight.config["augment"]["size"] == 16
+    path = tmp_path / "training.safetensors"
+    options: dict[str, Any] = {**grown, "checkpoint": path, "checkpoint_seconds": 0}
+    with pytest.raises(Killed):
+        quick(images, labels, on_epoch=kill_after(3), **options)
+    assert same(straight, quick(images, labels, **options)) and sides[6:] == [8, 8, 12, 12, 16, 16]
+    with pytest.raises(CheckpointError, match="progressive"):
+        quick(images, labels, **options | {"progressive": [8]})
+    assert "progressive" not in quick(images, labels, epochs=1).config["training"]
 
 
 def test_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
@@ -232,6 +257,7 @@ def test_bad_input_is_named() -> None:
         ({"indices": [3, 16]}, r"indices must lie in 0 … 15"),
         ({"epochs": 0}, r"epochs from 1"),
         ({"head": "deep"}, r"unknown head 'deep'"),
+        ({"progressive": [4, 8, 12, 16]}, r"progressive must be sides of crops from 1, fewer than the 4 epochs"),
         ({"schedule": "linear"}, r"unknown schedule"),
         ({"precision": "float8"}, r"unknown precision"),
         ({"device": "abacus"}, r"unknown device 'abacus'"),

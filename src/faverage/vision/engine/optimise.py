@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -106,6 +106,7 @@ def train_network(
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     augment: Augment | None = None,
+    progressive: Sequence[int] = (),
     device: str | torch.device = "auto",
     seed: int = 0,
     checkpoint: str | Path | None = None,
@@ -137,6 +138,8 @@ def train_network(
         momentum: of SGD; Nesterov's where it is above 0.
         weight_decay: on every parameter.
         augment: the training transform; by default ``transforms_for`` the side of the images.
+        progressive: sides of crops that come before those of ``augment``, each for an equal share of the epochs: small
+            ones first, since they train fast (progressive resizing).
         device: ``auto``, ``cpu``, ``cuda`` or a torch device.
         seed: of the order of images, the augmentation, and what the network draws.
         checkpoint: file to write after an epoch and to go on from after a kill. Every epoch draws from a generator of
@@ -184,6 +187,10 @@ def train_network(
             "expected epochs from 1, batch_size from 2, lr above 0, seed from 0 and 2 images or more; "
             f"got {epochs}, {batch_size}, {lr}, {seed} and {len(rows)} images"
         )
+    if any(side < 1 for side in progressive) or len(progressive) >= epochs:
+        raise ValueError(
+            f"progressive must be sides of crops from 1, fewer than the {epochs} epochs, got {list(progressive)}"
+        )
     learning_rate(schedule, lr, 0, epochs)  # an unknown name fails here, before any work
     team = team or Team()
     place = team.device or pick_device(device)
@@ -196,6 +203,7 @@ def train_network(
         "training": {
             **{"epochs": epochs, "batch_size": batch_size, "lr": lr, "schedule": schedule},
             **{"momentum": momentum, "weight_decay": weight_decay, "seed": seed},
+            **({"progressive": list(progressive)} if progressive else {}),
         },
     }
     if checkpoint is not None:
@@ -230,10 +238,14 @@ def train_network(
         board = tensorboard if team.first else None
         total: dict[str, Any] = {"total": epochs * loop.steps, "done": done * loop.steps, "unit": loop.batch_size}
         with Report(what, **total, show=progress and team.first, past=history, tensorboard=board) as report:
-            if on_gpu and done < epochs and team.size == 1:
-                mode = compile if isinstance(compile, str) and compile != "auto" else "default"
-                step.speed_up(compile_mode=mode if compile else None, capture=bool(capture))
+            mode = compile if isinstance(compile, str) and compile != "auto" else "default"
+            sides = (*progressive, augment.size)
             for epoch in range(done, epochs):
+                side = sides[epoch * len(sides) // epochs]
+                if epoch == done or side != augment.size:
+                    augment.size = side
+                    if on_gpu and team.size == 1:
+                        step.speed_up(compile_mode=mode if compile else None, capture=bool(capture))
                 row = loop.epoch(epoch, report.advance)
                 if not math.isfinite(row["loss"]):
                     kept = f"; {checkpoint} still holds an earlier, good state" if saved.exists() else ""

@@ -146,7 +146,8 @@ class Step:
     ) -> None:
         device = objective.device
         self.team = team or Team()
-        self.objective: Callable[..., Any] = self.team.wrap(objective)
+        self.plain: Callable[..., Any] = self.team.wrap(objective)
+        self.objective = self.plain
         self.network = objective.network
         self.batch = torch.zeros((batch_size, side, side, 3), dtype=torch.uint8, device=device)
         self.labels = torch.zeros(batch_size, dtype=torch.int64, device=device)
@@ -203,7 +204,8 @@ class Step:
     def speed_up(self, *, compile_mode: str | None, capture: bool) -> None:
         """Compile the objective and capture the whole step where that works; warn and go on where it does not.
 
-        The trial steps that this takes leave no trace in the network.
+        The trial steps that this takes leave no trace in the network. Where the objective has changed, as the side of
+        its crops, a further call does it all again.
 
         Args:
             compile_mode: a mode of ``torch.compile``; None: do not compile.
@@ -211,15 +213,15 @@ class Step:
         """
         before = {name: tensor.clone() for name, tensor in self.state().items()}
         done = []
+        self.objective, self._graph = self.plain, None
         if compile_mode is not None:
-            plain = self.objective
             try:
-                self.objective = torch.compile(plain, mode=compile_mode, dynamic=False)
+                self.objective = torch.compile(self.plain, mode=compile_mode, dynamic=False)
                 self._work()
                 torch.cuda.synchronize()
                 done.append("compiled")
             except Exception as error:
-                self.objective = plain
+                self.objective = self.plain
                 warnings.warn(f"torch.compile failed, training goes on without it: {_first_line(error)}", stacklevel=2)
         if capture:
             try:
