@@ -18,6 +18,7 @@ from faverage.vision import (
     Eyes,
     Shards,
     extract_features,
+    get_backbone,
     open_features,
     store_features,
 )
@@ -73,6 +74,19 @@ def test_an_extractor_is_asked_again_and_again(counting: Counting) -> None:
 
 
 OPTIONS: dict[str, Any] = {"transform": Evaluate(16), "device": "cpu"}
+
+
+def test_a_cpu_sees_large_images_a_few_at_a_time_and_channels_last() -> None:
+    backbone = get_backbone("tiny", dimension=8)
+    large, small = (Extractor(backbone, Evaluate(side), device="cpu") for side in (64, 63))
+    assert (large.batch_size, small.batch_size) == (32, 256)
+    assert Extractor(backbone, Evaluate(64), device="cpu", batch_size=5).batch_size == 5
+    own = Extractor(torch.nn.Flatten(), Evaluate(64), device="cpu")  # any module may count on the usual layout
+    assert [one.layout for one in (large, small, own)] == [torch.channels_last] + 2 * [torch.contiguous_format]
+    images = np.random.default_rng(0).integers(0, 256, (40, 64, 64, 3), dtype=np.uint8)
+    with torch.no_grad():
+        whole = backbone.eval()(Evaluate(64)(torch.from_numpy(images)))
+    assert np.allclose(large(images), whole.numpy(), atol=1e-5)
 
 
 def test_killed_extraction_goes_on_at_the_last_part(counting: Counting, tmp_path: Path) -> None:

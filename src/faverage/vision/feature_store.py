@@ -62,7 +62,7 @@ def store_features(
         folder: for the parts; it is made where it is not there.
         transform: the evaluation transform, such as ``BaseModel.transform``.
         views: ways to look at each image, see ``View``; their features are side by side, ``(n, views x d)``.
-        batch_size: images at a time.
+        batch_size: images at a time, see ``extract_features``.
         device: ``auto``, ``cpu``, ``cuda`` or a torch device; a team has its own.
         precision: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on a GPU.
         dtype: of the result.
