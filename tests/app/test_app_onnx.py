@@ -91,8 +91,9 @@ def scaled(fuser: str, **options: Any) -> FewShotLearner:
         ("afa", {"fuser_options": {"structure": "full"}}),
         ("afa", {"fuser_options": {"structure": "scalar", "means": ["arithmetic", "geometric", "harmonic"]}}),
         ("afa", {"views": ["plain", "rotate-90", "both, zoom-0.8"], "ridge": 1.0}),
-        ("log-pool", {"views": ["plain", "flip"], "ridge": None}),
-        ("log-pool", {"views": ["plain", "largest", "both, largest"]}),
+        # shrunk: a pool that is sure multiplies the rounding of features by its weights, 38 together
+        ("log-pool", {"views": ["plain", "flip"], "ridge": None, "fuser_options": {"shrink": 0.01}}),
+        ("log-pool", {"views": ["plain", "largest", "both, largest"], "fuser_options": {"shrink": 0.01}}),
         ("prototypes", {"scope": "session"}),
         ("no-fine-tuning", {"views": ["rotate-180"]}),
     ],
