@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -99,6 +100,15 @@ def test_a_killed_training_has_less_left(
     passes.update({True: 0, False: 0})
     (line,) = said(tmp_path, epochs=3)
     assert "1 network, 2 epochs of" in line and numbers(line) == [passes[True], passes[False]]
+
+
+def test_smaller_crops_cost_less() -> None:
+    plain = replace(BEST, wanted=0, looked=0)
+    grown = replace(plain, progressive=(4,))
+    assert grown.seen == plain.seen
+    each = [cost.flops("tiny", side) for side in (4, 8)]
+    assert grown.operations == pytest.approx(plain.operations * np.mean(each) / each[1])
+    assert "tiny at 4, 8 px" in cost._parts([grown])[0]
 
 
 def test_ready_features_cost_nothing(tmp_path: Path) -> None:

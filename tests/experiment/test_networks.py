@@ -212,13 +212,17 @@ def test_the_default_is_trained_as_ever_and_a_start_changes_the_seed_alone(monke
 def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr("faverage.vision.train_base", lambda *_, **options: calls.append(options))
-    config = built("mix: 0.5\nsmoothing: 1e-1\njitter: 0.4\nnetworks: [{}, {jitter: 0, flip: true}]\n", tmp_path)
+    text = "mix: 0.5\nsmoothing: 1e-1\njitter: 0.4\n"
+    text += "networks: [{}, {jitter: 0, flip: true, crop: 8, progressive: [8], test_size: 12}]\n"
+    config = built(text, tmp_path)
     pictures = load_pictures(config)
     for one in config.each:
         train_on(one, seen_by(one, pictures), pictures.base)
     assert [(call["mix"], call["smoothing"]) for call in calls] == [(0.5, 0.1)] * 2
     assert [call["augment"].jitter for call in calls] == [0.4, 0] and calls[1]["augment"].flip == 0.5
+    assert [(list(call["progressive"]), call["transform"].config()["size"]) for call in calls] == [([], 16), ([8], 12)]
     assert pictures.augment.jitter == 0.4
+    assert replace(config, test_size=9).base_key() == config.base_key() != replace(config, progressive=(8,)).base_key()
     keys = {json.dumps(replace(config, **{name: 0.3}).base_key()) for name in ("mix", "smoothing", "jitter")}
     assert len(keys | {json.dumps(config.base_key()), json.dumps(replace(config, start=9).base_key())}) == 5
     fresh = load_pictures(config.each[1])  # as a run with this network alone has them
@@ -254,6 +258,12 @@ def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.
         ("recipe: best\nfeatures: f.npz", "no such file of features: f.npz"),
         ("recipe: finest", "recipe must be 'shared', 'paper', 'best' or 'balanced', got 'finest'"),
         ("passes: 0", "passes must be a whole number of at least 1, got 0"),
+        ("progressive: 48", "progressive must be a list, each a whole number of at least 8 and at most 1024 pixels"),
+        (
+            "networks: [{}, {progressive: [48, 4]}]",
+            "networks: 2: progressive must be a list, each a whole number of at",
+        ),
+        ("test_size: 4", "test_size must be a whole number of at least 8 and at most 1024 pixels, got 4"),
         ("mix: 1.5", "mix must be a number from 0 to 1, got 1.5"),
         ("smoothing: 1", "smoothing must be a number from 0 to below 1, got 1"),
         ("jitter: -0.1", "jitter must be a number >= 0, got -0.1"),
@@ -346,7 +356,7 @@ def test_few_passes_of_photos_are_those_of_a_soup(tmp_path: Path) -> None:
     (tmp_path / "weights.pth").touch()
     given = {"recipe": "best", "data": str(tmp_path), "passes": 1, "weights": str(tmp_path / "weights.pth")}
     one = RunConfig.build("cub200", None, given)
-    assert one.view_names == ["plain", "largest"] and [part.start for part in one.averaged] == [0, 1]
+    assert one.view_names == ["plain", "largest"] and [part.start for part in one.averaged] == [0, 1, 0, 0, 1]
     assert RunConfig.build("cub200", None, {**given, "passes": 2}).view_names == ["both", "both, largest"]
     assert not RunConfig.build("cub200", None, {**given, "weights": None}).averaged
 

@@ -218,6 +218,7 @@ def train_on(
         schedule=config.schedule,
         weight_decay=config.weight_decay,
         augment=pictures.augment,
+        progressive=config.progressive,
         transform=pictures.transform,
         device=config.device,
         seed=config.training_seed,

@@ -156,6 +156,27 @@ class RunConfig:
         of="network",
         shown="as faverage.vision.transforms_for has it",
     )
+    progressive: tuple[int, ...] = setting(
+        (),
+        "sides of training crops that come before crop, each for an equal share of the epochs, as [48, 64]: small ones "
+        "first, since they train fast (progressive resizing)",
+        at_least=8,
+        at_most=1024,
+        unit=" pixels",
+        of="network",
+        rivals=False,
+    )
+    test_size: int | None = setting(
+        None,
+        "side in pixels to which the middle of images, as much of them as usual, is scaled to extract features",
+        at_least=8,
+        at_most=1024,
+        unit=" pixels",
+        stage="views",
+        of="network",
+        rivals=False,
+        shown="as faverage.vision.transforms_for has it",
+    )
     area: float = setting(
         0.08,
         "least share of an image's area that a training crop of random size shows, see faverage.vision.Augment",
@@ -341,6 +362,8 @@ class RunConfig:
             _check_digits(Path(ready))
         merged["views"], count = views_of(layers, there or cls.views)
         merged["seeds"] = seeds_of(merged.get("seeds"))
+        if isinstance(merged.get("progressive"), list):
+            merged["progressive"] = tuple(merged["progressive"])
         if merged["seeds"]:
             merged["seed"] = merged["seeds"][0]
         if merged.get("recipe") == "paper":
@@ -389,7 +412,7 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        lists = {name: list(getattr(self, name)) for name in ("methods", "views", "networks", *_OTHERS)}
+        lists = {name: list(getattr(self, name)) for name in ("methods", "progressive", "views", "networks", *_OTHERS)}
         return {**asdict(self), **lists, "seeds": list(self.seeds) if self.seeds else None}
 
     @property

@@ -38,6 +38,7 @@ class Left:
     Attributes:
         backbone: its name.
         augment: its training transform.
+        progressive: sides of crops before those, each for an equal share of the epochs.
         sides: of the stored images, and of those that features are extracted from.
         step: images a step.
         images: to train on.
@@ -55,6 +56,7 @@ class Left:
     step: int
     images: int
     epochs: int
+    progressive: tuple[int, ...] = ()
     rotations: int = 1
     teachers: tuple[str, ...] = ()
     wanted: int = 0
@@ -68,10 +70,15 @@ class Left:
         return self.epochs * (self.images // step * step) * self.rotations
 
     @property
+    def crops(self) -> tuple[int, ...]:
+        """Sides of its training crops, one after the other."""
+        return (*self.progressive, self.augment.size)
+
+    @property
     def operations(self) -> float:
         """Floating-point operations; a pass backward takes two passes forward."""
         each = [self.backbone] * 3 + list(self.teachers) if self.seen else []
-        trained = self.seen * sum(flops(backbone, self.augment.size) for backbone in each)
+        trained = self.seen * sum(flops(backbone, side) for backbone in each for side in self.crops) / len(self.crops)
         return trained + (self.looked * flops(self.backbone, self.sides[1]) if self.looked else 0)
 
 
@@ -122,6 +129,7 @@ def _training(config: RunConfig, pictures: Pictures, work: Path, trained: set[Pa
         backbone=config.backbone,
         augment=pictures.augment,
         sides=(pictures.images.shape[1], pictures.transform.size),
+        progressive=tuple(config.progressive),
         rotations=ROTATIONS if config.rotations else 1,
         step=config.batch_size,
         images=rest,
@@ -179,7 +187,7 @@ def _parts(left: Sequence[Left]) -> list[str]:
         for one in own:
             epochs[f"of {one.images:,} images{' in four rotations' if one.rotations > 1 else ''}"] += one.epochs
         trained = " and ".join(f"{_count(n, 'epoch')} {of}" for of, n in epochs.items())
-        kinds = " and ".join(dict.fromkeys(f"{one.backbone} at {one.augment.size} px" for one in own))
+        kinds = " and ".join(dict.fromkeys(f"{one.backbone} at {', '.join(map(str, one.crops))} px" for one in own))
         parts.append(f"{_count(len(own), 'network')}, {trained}: {_many(sum(one.seen for one in own))} of {kinds}")
     if told := sum(one.seen * len(one.teachers) for one in own):
         parts.append(f"their teachers: {_many(told)}, forward alone")

@@ -144,9 +144,12 @@ def seen_by(config: RunConfig, pictures: Pictures) -> Pictures:
 
 
 def _transforms(config: RunConfig, side: int, mean: Sequence[float], std: Sequence[float]) -> tuple[Augment, Evaluate]:
-    from faverage.vision import Augment, transforms_for
+    from faverage.vision import Augment, Evaluate, transforms_for
 
     augment, transform = transforms_for(side, crop=config.crop, mean=mean, std=std)
+    if config.test_size is not None:
+        resize = round(config.test_size * (transform.resize or side) / transform.size)
+        transform = Evaluate(config.test_size, resize=resize, mean=mean, std=std)
     wanted = {"flip": augment.flip if config.flip else 0.0, "jitter": config.jitter, "area": (config.area, 1.0)}
     if any(getattr(augment, name) != value for name, value in wanted.items()):
         augment = Augment(**{**augment.config(), **wanted})

@@ -28,14 +28,22 @@ BEST: dict[str, Any] = {
 }
 
 # and over those, where a data set wants others
-_LONG: dict[str, Any] = {"epochs": 150, "networks": [{}, {"mix": 0.5, "epochs": 130}]}
+_TURNS = ("both", "both, rotate-90", "both, rotate-180", "both, rotate-270")
+_LONG: dict[str, Any] = {
+    **{"crop": 80, "progressive": [40, 48, 64], "test_size": 108, "epochs": 130},
+    "networks": [{}, {"mix": 0.5, "epochs": 110}],
+    "views": [view for turn in _TURNS for view in (turn, f"{turn}, largest")],
+}
 # photos from trained weights: rotations and a gentle rate, the usual network beside it, and what it started from
+_ROTATED: dict[str, Any] = {"lr": 0.01, "weight_decay": 1e-4, "epochs": 50}
+_CLASSES: dict[str, Any] = {"rotations": False, "batch_size": 128, "lr": 0.02}
 _FROM_WEIGHTS: dict[str, Any] = {
     "networks": [
-        {"lr": 0.01, "weight_decay": 1e-4, "epochs": 50},
-        {"rotations": False, "batch_size": 128, "lr": 0.02, "views": ["both", "both, largest"]},
+        _ROTATED,
+        {**_CLASSES, "views": ["both", "both, largest"]},
         {"rotations": False, "signed": False, "epochs": 0, "views": ["both", "both, largest"]},
     ],
+    "test_size": 288,
     "hold_out": 3,
     "calibration": 0.0,
     "balance": 0.75,
@@ -46,16 +54,18 @@ _STUDENT: dict[str, Any] = {
     "networks": [
         {
             **{"signed": True, "mix": 0.5, "lr": 0.05, "epochs": 56, "views": ["both", "largest"]},
+            **{"crop": 64, "progressive": [], "test_size": None},
             "teachers": [{"mix": 0.0, "lr": 0.1, "epochs": 40}, {"lr": 0.1, "epochs": 40}],
         }
     ]
 }
-# and from trained weights: two networks of classes and what they started from, as one
+# and from trained weights: both of the networks above, others like them and what they started from, as one
+_BRIEF: dict[str, Any] = {"rotations": False, "area": 0.08, "lr": 0.01, "weight_decay": 1e-4, "epochs": 40}
 _SOUP: dict[str, Any] = {
     "networks": [
         {
-            **{"rotations": False, "crop": 160, "area": 0.08, "lr": 0.01, "weight_decay": 1e-4, "epochs": 40},
-            **{"soup": [{}, {"start": 1}], "retain": 0.5, "views": ["both", "both, largest"]},
+            "soup": [_ROTATED, {**_ROTATED, "start": 1}, _CLASSES, _BRIEF, {**_BRIEF, "start": 1}],
+            **{"retain": 0.3, "views": ["both", "both, largest"]},
         }
     ]
 }

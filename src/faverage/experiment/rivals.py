@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from faverage.experiment.code import method_code
+from faverage.experiment.pictures import seen_by
 from faverage.experiment.resume import read_left, with_weights, write_left
 from faverage.fscil.metrics import Outcome
 
@@ -122,7 +124,7 @@ def rival_base(name: str, pictures: Pictures, config: RunConfig, folder: Path, p
         total=sum(len(classes) for classes in pictures.sessions),
         weights=config.weights and Path(config.weights).expanduser(),
         augment=augment,
-        transform=pictures.transform,
+        transform=seen_by(replace(config, test_size=None), pictures).transform,
         device=config.device,
         seed=config.seed,
         checkpoints=folder,

@@ -74,6 +74,10 @@ class Setting:
         expected = ""
         if self.kind is int:
             expected = self._whole(value)
+        elif self.kind == tuple[int, ...] and self.at_least is not None:
+            listed = isinstance(value, list | tuple)
+            expected = next(filter(None, map(self._whole, value)), "") if listed else self._whole(None)
+            expected = expected and f"a list, each {expected}"
         elif self.kind is float:
             expected = self._number(value)
         elif self.kind is bool and not isinstance(value, bool):
@@ -121,9 +125,11 @@ def declared(cls: type) -> dict[str, Setting]:
     hints = get_type_hints(cls)
     found = {}
     for one in fields(cls):
-        kinds = [kind for kind in get_args(hints[one.name]) or (hints[one.name],) if kind is not NoneType]
-        optional = NoneType in get_args(hints[one.name])
-        kind = tuple(kinds) if get_origin(hints[one.name]) is Literal else kinds[0]
+        hint = hints[one.name]
+        parts = () if get_origin(hint) is tuple else get_args(hint)
+        kinds = [kind for kind in parts or (hint,) if kind is not NoneType]
+        optional = NoneType in parts
+        kind = tuple(kinds) if get_origin(hint) is Literal else kinds[0]
         found[one.name] = replace(one.metadata["setting"], name=one.name, kind=kind, optional=optional)
     return found
 
