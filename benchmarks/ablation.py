@@ -28,10 +28,11 @@ PER_CLASS: dict[str, Any] = {
     "fuser_options": {"structure": "per_class", "scale": 10.0, "lr": 0.01},
 }
 TRADE = {name: BEST[name] for name in ("balance", "calibration")}
-PAIRS: dict[str, Any] = {"ridge": None}
+MEANS: dict[str, Any] = {"largest": False}  # of channels; views of their largest values are left out
+PAIRS: dict[str, Any] = {**MEANS, "ridge": None}
 ONE: dict[str, Any] = {"network": 1, "balance": 1.0, **PAIRS}
 ROWS: list[tuple[str, dict[str, Any]]] = [
-    ("nearest prototypes, one view", {"views": 1, "fuser": "prototypes"}),
+    ("nearest prototypes, one view", {**MEANS, "views": 1, "fuser": "prototypes"}),
     ("all views of the first network, their geometric mean", {**ONE, "fuser": "geometric"}),
     ("AFA of the paper, but one weight a class, stand-ins", {**ONE, **PER_CLASS, "rehearsal": "residual"}),
     ("each shot left out in turn", {**ONE, **PER_CLASS, "rehearsal": "left-out"}),
@@ -39,7 +40,8 @@ ROWS: list[tuple[str, dict[str, Any]]] = [
     ("balance", {**ONE, "balance": TRADE["balance"]}),
     ("calibration", {**ONE, **TRADE}),
     ("the second network", {**PAIRS, **TRADE}),
-    ("ridge regression on all views, one more member", TRADE),
+    ("ridge regression on all views, one more member", {**MEANS, **TRADE}),
+    ("the largest value of each channel, as many views more", TRADE),
     ("instead of both networks: the second alone", {"network": 2, **TRADE}),
     ("instead of AFA: log-pool", {"fuser": "log-pool", **TRADE}),
     ("instead of AFA: log-pool, without ridge regression", {"fuser": "log-pool", **PAIRS, **TRADE}),
@@ -49,13 +51,14 @@ ROWS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def views_of(views: Iterable[str], network: int | None, count: int | None) -> list[str]:
-    """Return the views of one network, or of all; of them the first ``count``, or all.
+def views_of(views: Iterable[str], network: int | None, count: int | None, largest: bool = True) -> list[str]:
+    """Return the views of one network, or of all, with those of the largest values or without; the first ``count``.
 
-    >>> views_of(["network 1: plain", "network 2: plain", "network 2: flip"], 2, None)
+    >>> views_of(["network 1: plain", "network 2: plain", "network 2: largest", "network 2: flip"], 2, None, False)
     ['network 2: plain', 'network 2: flip']
     """
-    return [name for name in views if network is None or name.startswith(f"network {network}: ")][:count]
+    own = [name for name in views if network is None or name.startswith(f"network {network}: ")]
+    return [name for name in own if largest or not name.endswith("largest")][:count]
 
 
 def measure(features: FeatureSet, row: dict[str, Any], draw: int, seed: int) -> list[dict[str, Any]]:
@@ -64,7 +67,8 @@ def measure(features: FeatureSet, row: dict[str, Any], draw: int, seed: int) -> 
 
     torch.set_num_threads(1)
     options = {**row, "seed": seed}
-    views = views_of(features.views, options.pop("network", None), options.pop("views", None))
+    chosen = options.pop("network", None), options.pop("views", None), options.pop("largest", True)
+    views = views_of(features.views, *chosen)
     drawn = replace(
         features.redrawn(seed, draw),
         views={view: features.views[view] for view in views},
