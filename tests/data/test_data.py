@@ -40,6 +40,15 @@ def test_every_loader_reads_its_layout(layout: str, tmp_path: Path, cache: Path)
     assert same(benchmark, again) and np.array_equal(benchmark.images, again.images)
 
 
+def test_photos_are_stored_with_the_detail_that_is_asked_for(tmp_path: Path, cache: Path) -> None:
+    root = cub(tmp_path / "data")
+    plain, less, more = (load_benchmark("cub200", root, cache=cache, detail=d, **SMALL) for d in (None, 100, 288))
+    assert [one.images.shape[1] for one in (plain, less, more)] == [256, 256, 329]
+    assert plain.image_size == more.image_size == 224 and same(plain, more)
+    small = load_benchmark("mini-imagenet", mini_zips(tmp_path / "mini"), cache=cache, detail=288, **SMALL)
+    assert small.images.shape[1] == 84  # its files have no more
+
+
 def test_the_pixels_belong_to_the_label(tmp_path: Path, cache: Path) -> None:
     benchmark = load_benchmark("mini-imagenet", mini_zips(tmp_path), cache=cache, size=6, **SMALL)
     for c in range(7):

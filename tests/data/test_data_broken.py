@@ -96,7 +96,7 @@ def test_bad_lists(tmp_path: Path, cache: Path) -> None:
 def test_bad_requests_and_folders(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(DataError, match=r"unknown benchmark 'cub20'; .*; did you mean 'cub200'\?"):
         load_benchmark("cub20")
-    for option in ({"shots": 0}, {"seed": -1}, {"size": 0}, {"workers": 0}, {"base": 0}, {"way": 1.5}):
+    for option in ({"shots": 0}, {"seed": -1}, {"size": 0}, {"workers": 0}, {"detail": 0}, {"base": 0}, {"way": 1.5}):
         with pytest.raises(DataError, match=f"{next(iter(option))} must be a whole number"):
             load_benchmark("digits", **option)
     with pytest.raises(DataError, match="found 10 classes, but 6 base classes and 3 sessions of 2"):

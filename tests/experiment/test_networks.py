@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from faverage.data import Benchmark, load_benchmark
+from faverage.data.decode import resize_stack
 from faverage.experiment import ConfigError, RunConfig, recipes
 from faverage.experiment.base import features_of_benchmark, train_on
 from faverage.experiment.config import OF_NETWORKS
@@ -19,7 +21,7 @@ from faverage.experiment.run import finished_run
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.work import mark, read_shared
 from faverage.fscil.heads import CosineHead, unit
-from faverage.vision import BaseModel, extract_features, get_backbone, rotation_heads
+from faverage.vision import BaseModel, extract_features, get_backbone, rotation_heads, train_base
 from faverage.vision.engine.loop import Loop
 from helpers_run import command, numbers, said
 
@@ -207,6 +209,32 @@ def test_the_default_is_trained_as_ever_and_a_start_changes_the_seed_alone(monke
         assert other["seed"] == np.random.SeedSequence([3, start]).generate_state(1)[0]
     again = load_pictures(replace(config, start=1))
     assert np.array_equal(again.kept, pictures.kept)
+
+
+def test_features_are_extracted_from_the_detail_that_a_test_size_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: Any, detail: int | None = None, **options: Any) -> Benchmark:
+        usual = load_benchmark("digits", **options)
+        return usual if detail is None else replace(usual, images=resize_stack(usual.images, detail + 8))
+
+    monkeypatch.setattr("faverage.data.load_benchmark", load)
+    config = built("epochs: 1\nnetworks: [{}, {test_size: 24}, {test_size: 12}]\n", tmp_path)
+    pictures = load_pictures(config)
+    assert (pictures.images.shape[1], pictures.detailed.shape[1]) == (16, 32)
+    seen = [seen_by(one, pictures).transform.config() for one in config.each]
+    assert [(one["size"], one["resize"]) for one in seen] == [(16, 16), (24, 24), (12, 12)]
+    assert load_pictures(config.each[2]).detailed.shape[1] == 16
+    taken: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        "faverage.vision.train_base", lambda images, *_, **o: taken.append(images.shape) or train_base(images, *_, **o)
+    )
+    features, _ = features_of_benchmark(config, [tmp_path / str(k) for k in range(3)], lambda *_: None)
+    assert [shape[1] for shape in taken] == [16] * 3
+    model = BaseModel.load(tmp_path / "1" / "base.safetensors")
+    expected = extract_features(model.backbone, pictures.detailed, pictures.test[:5], transform=model.transform)
+    found = features.views["network 2: plain"][features.test[:5]]
+    assert np.allclose(found, expected, atol=1e-2) and model.transform.size == 24
 
 
 def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

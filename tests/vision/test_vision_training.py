@@ -25,6 +25,7 @@ from faverage.vision import (
     learning_rate,
     load_weights,
 )
+from faverage.vision.engine.device import pick_precision
 from helpers_vision import Killed, drawn, quick, same
 
 
@@ -84,6 +85,23 @@ def kill_after(epoch: int) -> Any:
             raise Killed
 
     return callback
+
+
+def test_a_cpu_that_has_bfloat16_trains_in_it_where_crops_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kinds() -> list[torch.dtype]:
+        return [pick_precision("auto", torch.device("cpu"), side) for side in (63, 64)]
+
+    for amx, avx in ((False, False), (True, False), (False, True)):
+        monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda amx=amx: amx, raising=False)
+        monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda avx=avx: avx, raising=False)
+        assert kinds() == [torch.float32, torch.bfloat16 if amx or avx else torch.float32]
+    images, labels = drawn(16)
+    ran = [quick(images, labels, epochs=1, augment=Augment(side)).config["ran"]["precision"] for side in (16, 64)]
+    assert ran == ["float32", "bfloat16"]
+    assert (
+        quick(images, labels, epochs=1, augment=Augment(64), precision="float32").config["ran"]["precision"]
+        == "float32"
+    )
 
 
 def test_crops_grow_in_equal_shares_of_the_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

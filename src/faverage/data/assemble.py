@@ -21,7 +21,7 @@ from faverage.data.benchmark import (
     draw_shots,
     shown,
 )
-from faverage.data.decode import store_size
+from faverage.data.decode import LARGE, store_size
 from faverage.data.registry import Protocol, Request
 from faverage.data.sources import Item, read_lines
 from faverage.data.store import open_store
@@ -44,8 +44,9 @@ def assemble_files(
     ``image_size`` is its usual one, where the caller asks for none; the other arguments are those of ``assemble``.
     """
     size = request.size or image_size
+    side = store_size(size if size < LARGE else max(size, request.detail or 0))
     images, kept, skipped = open_store(
-        name, items, store_size(size), cache=request.cache, workers=request.workers, progress=request.progress
+        name, items, side, cache=request.cache, workers=request.workers, progress=request.progress
     )
     if skipped:
         first = "; ".join(f"{shown(image)} ({reason})" for image, reason in skipped[:3])

@@ -58,9 +58,11 @@ class Request:
     base: int | None = None
     way: int | None = None
     sessions: int | None = None
+    detail: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in {"seed": 0, "shots": 1, "workers": 1, "size": 1, "base": 1, "way": 1, "sessions": 0}.items():
+        sizes = {"workers": 1, "size": 1, "base": 1, "way": 1, "sessions": 0, "detail": 1}
+        for name, least in {"seed": 0, "shots": 1, **sizes}.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < least):
                 raise DataError(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -116,6 +118,7 @@ def load_benchmark(
     base: int | None = None,
     way: int | None = None,
     sessions: int | None = None,
+    detail: int | None = None,
 ) -> Benchmark:
     """Load a benchmark; images are decoded once and memory-mapped from then on.
 
@@ -131,6 +134,8 @@ def load_benchmark(
         base: Number of base classes; default the protocol's.
         way: Number of new classes a session; default the protocol's.
         sessions: Number of sessions after the base session; default the protocol's.
+        detail: Image size that photos are to be stored for, where it is above their own: for networks that see them
+            larger, with more detail, than is usual.
 
     Raises:
         DataError: Where data is absent or not what its protocol says.
@@ -139,4 +144,4 @@ def load_benchmark(
     >>> [session.classes for session in digits.sessions]
     [(0, 1, 2, 3, 4, 5), (6, 7), (8, 9)]
     """
-    return BENCHMARKS.get(name)(Request(root, seed, shots, cache, workers, progress, size, base, way, sessions))
+    return BENCHMARKS.get(name)(Request(root, seed, shots, cache, workers, progress, size, base, way, sessions, detail))

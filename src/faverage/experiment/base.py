@@ -139,7 +139,7 @@ def _see(
     store = features_folder(config, folder)
     options: dict[str, Any] = {"transform": model.transform, "device": config.device, "team": team, "progress": True}
     start = time.perf_counter()
-    stored = store_features(model.backbone, pictures.images, wanted, folder=store, views=config.views, **options)
+    stored = store_features(model.backbone, pictures.detailed, wanted, folder=store, views=config.views, **options)
     features_seconds = team.first_does(lambda: _longest(store.with_suffix(".json"), time.perf_counter() - start))
     d = stored.shape[1] // len(config.views)
     views: dict[str, Array | Shards] = {
@@ -258,7 +258,7 @@ def with_means(
     """
     from faverage.vision import BaseModel, extract_features
 
-    found = extract_features(backbone, pictures.images, rows, transform=pictures.transform, device=config.device)
+    found = extract_features(backbone, pictures.detailed, rows, transform=pictures.transform, device=config.device)
     means = class_means(found, pictures.labels[rows], len(pictures.sessions[0]))
     names = ("loss", "accuracy", "lr", "seconds")
     return BaseModel(

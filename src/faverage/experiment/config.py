@@ -168,7 +168,8 @@ class RunConfig:
     )
     test_size: int | None = setting(
         None,
-        "side in pixels to which the middle of images, as much of them as usual, is scaled to extract features",
+        "side in pixels to which the middle of images, as much of them as usual, is scaled to extract features; photos are "
+        "read with the detail for it",
         at_least=8,
         at_most=1024,
         unit=" pixels",

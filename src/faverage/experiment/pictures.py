@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class Pictures(Splits):
 
     Attributes:
         images: all stored images, uint8 ``(n, S, S, 3)``.
+        detailed: the same images, with the detail that features are extracted from, ``(n, D, D, 3)``; D is S or more.
         base: rows ``(m,)`` of the base session.
         kept: those of them, ``(h,)``, that are held out for rehearsal; rivals train on all of ``base``.
         augment: the training transform.
@@ -39,6 +40,7 @@ class Pictures(Splits):
     """
 
     images: Array
+    detailed: Array
     base: Array
     kept: Array
     augment: Augment
@@ -72,7 +74,9 @@ def load_pictures(config: RunConfig, order: int = 0) -> Pictures:
     from faverage.data import load_benchmark
     from faverage.vision import hold_out
 
-    bench = load_benchmark(config.dataset, config.data, seed=config.seed, shots=config.shots)
+    load = partial(load_benchmark, config.dataset, config.data, seed=config.seed, shots=config.shots)
+    bench, largest = load(), max(one.test_size or 0 for one in config.each)
+    detailed = load(detail=largest).images if largest > bench.image_size else bench.images
     any_base = config.class_orders > 1 and _any_base(bench, config.shots)
     check_orders([list(s.classes) for s in bench.sessions], config, any_base)
     if order > 0:
@@ -85,11 +89,12 @@ def load_pictures(config: RunConfig, order: int = 0) -> Pictures:
     _check_base(bench, labels)
     kept = hold_out(labels[base.train], per_class=config.hold_out, small="last", seed=config.seed)
     mean, std = bench.normalise
-    augment, transform = _transforms(config, bench.images.shape[1], mean, std)
+    augment, transform = _transforms(config, bench.images, detailed, mean, std)
     used = np.concatenate([np.concatenate([s.train, s.test]) for s in bench.sessions])
     spare = np.setdiff1d(np.flatnonzero(labels >= len(base.classes)), used) if config.draws > 1 else used[:0]
     return Pictures(
         images=bench.images,
+        detailed=detailed,
         labels=labels,
         sessions=[number[list(s.classes)].tolist() for s in bench.sessions],
         base=base.train,
@@ -139,17 +144,21 @@ def _reordered(bench: Benchmark, config: RunConfig, order: int) -> Benchmark:
 def seen_by(config: RunConfig, pictures: Pictures) -> Pictures:
     """Return the same images with the transforms of other settings."""
     mean, std = (values.flatten().tolist() for values in (pictures.transform.mean, pictures.transform.std))
-    augment, transform = _transforms(config, pictures.images.shape[1], mean, std)
+    augment, transform = _transforms(config, pictures.images, pictures.detailed, mean, std)
     return replace(pictures, augment=augment, transform=transform)
 
 
-def _transforms(config: RunConfig, side: int, mean: Sequence[float], std: Sequence[float]) -> tuple[Augment, Evaluate]:
+def _transforms(
+    config: RunConfig, images: Array, detailed: Array, mean: Sequence[float], std: Sequence[float]
+) -> tuple[Augment, Evaluate]:
     from faverage.vision import Augment, Evaluate, transforms_for
 
+    side = images.shape[1]
     augment, transform = transforms_for(side, crop=config.crop, mean=mean, std=std)
-    if config.test_size is not None:
-        resize = round(config.test_size * (transform.resize or side) / transform.size)
-        transform = Evaluate(config.test_size, resize=resize, mean=mean, std=std)
+    if config.test_size is not None or detailed.shape[1] != side:
+        size = config.test_size or transform.size
+        resize = round(size * (transform.resize or side) / transform.size)
+        transform = Evaluate(size, resize=resize, mean=mean, std=std)
     wanted = {"flip": augment.flip if config.flip else 0.0, "jitter": config.jitter, "area": (config.area, 1.0)}
     if any(getattr(augment, name) != value for name, value in wanted.items()):
         augment = Augment(**{**augment.config(), **wanted})

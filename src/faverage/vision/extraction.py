@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from faverage.code import code_fingerprint
 from faverage.vision.backbones import backbone_config
 from faverage.vision.engine.device import (
+    LARGE_FOR_CPU,
     Array,
     Precision,
     autocast,
@@ -38,8 +39,7 @@ __all__ = ["Extractor", "Eyes", "extract_features"]
 
 DType = Literal["float32", "float16"]
 
-# on a CPU, images of this side or more are faster a few at a time, which its caches hold, and with channels last
-_LARGE, _FEW = 64, 32
+_FEW = 32  # large images that a CPU takes at a time: its caches hold them
 
 
 def extract_features(
@@ -121,7 +121,7 @@ class Extractor:
         self.views, self.device, self.dtype = get_views(views), pick_device(device), dtype
         self.batch_size, self.compute = batch_size, pick_precision(precision, self.device)
         self.layout = pick_layout("auto", self.device)
-        if self.device.type == "cpu" and transform.size >= _LARGE:
+        if self.device.type == "cpu" and transform.size >= LARGE_FOR_CPU:  # channels last is faster, too
             self.batch_size = min(batch_size, _FEW)
             if backbone_config(backbone) is not None:  # a network of another kind may count on the usual layout
                 self.layout = torch.channels_last

@@ -149,7 +149,8 @@ def train_network(
         progress: draw a progress bar.
         what: the words before the bar.
         tensorboard: folder for TensorBoard's files; needs the package.
-        precision: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on a GPU.
+        precision: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on a GPU, and on a CPU that has it where crops have
+            64 px or more.
         compile: whether to use torch.compile, or its mode; ``auto``: on a GPU. Never on a CPU.
         capture: whether to record a step as a CUDA graph and replay it; ``auto``: on a GPU. Never on a CPU.
         channels_last: whether to lay out weights and activations channels last; ``auto``: on a GPU.
@@ -194,9 +195,9 @@ def train_network(
     learning_rate(schedule, lr, 0, epochs)  # an unknown name fails here, before any work
     team = team or Team()
     place = team.device or pick_device(device)
-    dtype = pick_precision(precision, place)
     on_gpu = place.type == "cuda"
     augment = copy.deepcopy(augment or transforms_for(images.shape[1])[0]).to(place)
+    dtype = pick_precision(precision, place, augment.size)
     config = {
         **(describe or {}),
         "augment": augment.config(),
