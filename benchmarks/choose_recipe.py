@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from faverage.experiment.base import start_of
 from faverage.experiment.config import RunConfig
 from faverage.experiment.pictures import Pictures, load_pictures
-from faverage.fscil import CosineHead
+from faverage.fscil import CosineHead, Whitening
 from faverage.fscil.heads import base_heads, unit
 from faverage.vision import Augment, BaseModel, average_weights, extract_features, hold_out, train_base
 
@@ -85,19 +85,28 @@ class Pretend:
         self.train, self.held = base[known & ~held], base[known & held]
         self.new = np.concatenate([base[y == c][:NEW] for c in range(self.n_known, n_base)])
 
-    def look(self, model: BaseModel, views: list[str], device: str) -> dict[str, dict[str, Array]]:
-        """Return features ``(n, views, d)`` of what training did not see, prototypes and base heads, as float16."""
+    def look(
+        self, model: BaseModel, views: list[str], device: str, whiten: float | None = None
+    ) -> dict[str, dict[str, Array]]:
+        """Return features ``(n, views, d)`` of what training did not see, prototypes and base heads, as float16.
+
+        With a shrinkage to ``whiten`` features by, base heads are the prototypes.
+        """
         options: dict[str, Any] = {"transform": model.transform, "views": views, "device": device}
         y = self.labels[self.train]
         found: dict[str, dict[str, Array]] = {}
         for name, rows in (("train", self.train), ("held", self.held), ("new", self.new)):
             features = extract_features(model.backbone, self.pictures.images, rows, **options)
             features = features.reshape(len(rows), len(views), -1)
+            if name == "train" and whiten is not None:
+                fits = [Whitening.fit(features[:, v], y, whiten) for v in range(len(views))]
+            if whiten is not None:
+                features = np.stack([fit(features[:, v]) for v, fit in enumerate(fits)], 1)
             if name == "train":
                 means = np.stack([unit(features[y == c]).mean(0) for c in range(self.n_known)])
             else:
                 found[name] = {"features": features.astype(np.float16), "labels": self.labels[rows]}
-        own = base_heads(model, views)
+        own = base_heads(model, views) if whiten is None else {}
         heads = [own.get(view) or CosineHead(means[:, v], 16.0) for v, view in enumerate(views)]
         weights = [head.weight for head in heads]
         offsets = [np.zeros(len(means)) if isinstance(head, CosineHead) else head.bias for head in heads]
@@ -105,7 +114,7 @@ class Pretend:
             "prototypes": means.astype(np.float32),
             "head_weight": np.stack(weights, 1),
             "head_bias": np.stack(offsets, 1),
-            "scale": np.array(model.scale or 0.0),  # 0: the head is linear
+            "scale": np.array(model.scale or 0.0 if whiten is None else 16.0),  # 0: the head is linear
         }
         return found
 
@@ -150,7 +159,7 @@ def run(options: argparse.Namespace) -> None:
             head = {"head": "cosine", "scale": 16.0, "config": {**model.config, "head": {"means": True}}}
             model = replace(model, backbone=backbone, **head)
         seconds = time.perf_counter() - start
-        for part, arrays in pretend.look(model, options.views, config.device).items():
+        for part, arrays in pretend.look(model, options.views, config.device, options.whiten).items():
             np.savez(f"{file}.{part}.npz", **arrays)  # type: ignore[arg-type]
         passes = (4 if lesson.get("rotations") else 1) * model.images_per_second
         about = {
@@ -176,6 +185,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, nargs="+", default=[0])
     parser.add_argument("--crop", type=int, help="side of the training crops")
     parser.add_argument("--batch-size", type=int, help="images; the learning rate stays")
+    parser.add_argument("--whiten", type=float, help="shrinkage to whiten features by")
     parser.add_argument("--backbone")
     parser.add_argument("--weights", help="a checkpoint that the networks start from")
     parser.add_argument("--device", default="auto")

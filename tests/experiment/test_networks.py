@@ -20,6 +20,8 @@ from faverage.experiment.rivals import rival_recipe
 from faverage.experiment.run import finished_run
 from faverage.experiment.sweep import Plan, work
 from faverage.experiment.sweep.work import mark, read_shared
+from faverage.features import FeatureSet
+from faverage.fscil import Whitening
 from faverage.fscil.heads import CosineHead, unit
 from faverage.vision import BaseModel, extract_features, get_backbone, rotation_heads, train_base
 from faverage.vision.engine.loop import Loop
@@ -237,6 +239,26 @@ def test_features_are_extracted_from_the_detail_that_a_test_size_asks_for(
     assert np.allclose(found, expected, atol=1e-2) and model.transform.size == 24
 
 
+def test_whitened_features_have_prototypes_as_base_heads(tmp_path: Path) -> None:
+    text = "epochs: 1\nnetworks: [{}, {views: [flip]}]\n"
+    folders = [tmp_path / "1", tmp_path / "2"]
+    plain, pictures = features_of_benchmark(built(text, tmp_path), folders, lambda *_: None)
+    whitened, _ = features_of_benchmark(built(f"whiten: 0.5\n{text}", tmp_path), folders, lambda *_: None)
+    rows = np.searchsorted(pictures.wanted, np.setdiff1d(pictures.base, pictures.kept))
+    for view, x in whitened.views.items():
+        raw = np.asarray(plain.views[view][:])
+        whiten = Whitening.fit(raw[rows], plain.labels[rows], 0.5)
+        np.testing.assert_allclose(x, whiten(raw), atol=1e-4)
+        means = np.stack([unit(x[rows][plain.labels[rows] == c]).mean(0) for c in range(6)])
+        np.testing.assert_allclose(whitened.prototypes[view], means, atol=1e-5)
+        assert whitened.heads[view] == CosineHead(whitened.prototypes[view], 16.0) != plain.heads[view]
+    whitened.save(tmp_path / "features.npz")
+    again = FeatureSet.load(tmp_path / "features.npz")
+    np.testing.assert_allclose(
+        again.of(again.test)["network 2: flip"], whitened.of(whitened.test)["network 2: flip"], atol=1e-3
+    )
+
+
 def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr("faverage.vision.train_base", lambda *_, **options: calls.append(options))
@@ -291,6 +313,9 @@ def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.
             "networks: [{}, {progressive: [48, 4]}]",
             "networks: 2: progressive must be a list, each a whole number of at",
         ),
+        ("whiten: 0", "whiten must be a number > 0, got 0"),
+        ("whiten: 1.5", "whiten must be a number above 0, up to 1, got 1.5"),
+        ("whiten: 0.5\nfeatures: f.npz", "whiten needs images, and --features has none: leave one out"),
         ("test_size: 4", "test_size must be a whole number of at least 8 and at most 1024 pixels, got 4"),
         ("mix: 1.5", "mix must be a number from 0 to 1, got 1.5"),
         ("smoothing: 1", "smoothing must be a number from 0 to below 1, got 1"),

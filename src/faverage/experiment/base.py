@@ -21,10 +21,11 @@ from faverage.experiment.pictures import Pictures, load_pictures, seen_by
 from faverage.experiment.resume import read_left, trained, with_weights, write_left
 from faverage.features import FeatureSet
 from faverage.fscil.heads import CosineHead, base_heads, unit
+from faverage.fscil.whitening import Whitening
 from faverage.vision.backbones import average_weights, backbone_config, get_backbone
 
 if TYPE_CHECKING:
-    from faverage.vision import BaseModel, Team
+    from faverage.vision import BaseModel, Shards, Team
 
 __all__ = ["Progress", "features_of_benchmark", "train_on"]
 
@@ -146,6 +147,8 @@ def _see(
         view: Shards([part[:, v * d : (v + 1) * d] for part in stored.parts]) for v, view in enumerate(config.views)
     }
     n_base, trained_on, labels = len(pictures.sessions[0]), np.searchsorted(wanted, rest), pictures.labels[rest]
+    if config.whiten is not None:
+        views = {view: _whitened(x, trained_on, labels, config.whiten) for view, x in views.items()}
     prototypes = {view: class_means(np.asarray(x[trained_on]), labels, n_base) for view, x in views.items()}
     about = {
         "images": len(rest),
@@ -159,9 +162,15 @@ def _see(
         "ran": model.config["ran"],
         "history": model.history,
     }
-    own = base_heads(model, config.views)
+    own = base_heads(model, config.views) if config.whiten is None else {}
     heads = {view: own.get(view) or CosineHead(means, 16.0) for view, means in prototypes.items()}
     return replace(none, views=views, prototypes=prototypes, heads=heads, base=about)
+
+
+def _whitened(features: Array | Shards, rows: Array, labels: Array, shrinkage: float) -> Array:
+    """Return features ``(n, d)``, whitened as the base classes of some rows ``(m,)``, with labels ``(m,)``, have it."""
+    whiten = Whitening.fit(np.asarray(features[rows]), labels, shrinkage)
+    return np.concatenate([whiten(features[i : i + 4096]) for i in range(0, len(features), 4096)])
 
 
 def _longest(file: Path, seconds: float) -> float:

@@ -168,8 +168,8 @@ class RunConfig:
     )
     test_size: int | None = setting(
         None,
-        "side in pixels to which the middle of images, as much of them as usual, is scaled to extract features; photos are "
-        "read with the detail for it",
+        "side in pixels to which the middle of images, as much of them as usual, is scaled to extract features; photos "
+        "are read with the detail for it",
         at_least=8,
         at_most=1024,
         unit=" pixels",
@@ -255,6 +255,15 @@ class RunConfig:
         option="How many of the settings' views to fuse; 1 is fast.",
         typed=int,
         shown="all",
+    )
+    whiten: float | None = setting(
+        None,
+        "whiten features by their covariance within base classes, with this shrinkage, see faverage.fscil.Whitening; "
+        "base heads are then the prototypes",
+        above=0,
+        at_most=1,
+        stage="views",
+        rivals=False,
     )
     passes: int | None = setting(
         None,

@@ -109,7 +109,8 @@ class Setting:
         if self.at_least is not None and not (number and value >= self.at_least):
             return f"a number >= {self.at_least}"
         if self.at_most is not None and value > self.at_most:
-            return f"a number from {self.at_least} to {self.at_most}"
+            least = f"from {self.at_least}" if self.above is None else f"above {self.above}, up"
+            return f"a number {least} to {self.at_most}"
         if self.below is not None and value >= self.below:
             return f"a number from {self.at_least} to below {self.below}"
         return ""
@@ -170,6 +171,8 @@ def _check_views(config: RunConfig) -> None:
     if ready is not None:
         if config.networks:
             raise ConfigError("networks need images, and --features has none: leave one out")
+        if config.whiten is not None:
+            raise ConfigError("whiten needs images, and --features has none: leave one out")
         if file_views(ready) is not None:  # the names are its own
             return
     try:

@@ -8,6 +8,7 @@ from faverage.fscil.join import JoinedLearner, join
 from faverage.fscil.knowledge import Knowledge
 from faverage.fscil.learner import FewShotLearner
 from faverage.fscil.metrics import forgetting, macro_f1, session_metrics
+from faverage.fscil.whitening import Whitening
 
 __all__ = [
     "CosineHead",
@@ -16,6 +17,7 @@ __all__ = [
     "Knowledge",
     "LinearHead",
     "PrototypeHead",
+    "Whitening",
     "forgetting",
     "join",
     "macro_f1",

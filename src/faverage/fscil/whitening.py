@@ -1,0 +1,87 @@
+"""Whitening: features in which what differs within a class counts for less than what differs between classes.
+
+With u the square roots of features (with their signs), scaled to length one, m their mean and S their covariance within
+the base classes, the whitened features are
+
+    ((1 − s) S + s tr(S)/d I)^(−1/2) (u − m)
+
+where the shrinkage s tames directions in which the images at hand hardly differ. A class that comes later has too few
+examples for a covariance of its own, but images of a new class differ much as those of a base class do: by light, pose
+and background.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from faverage.fscil.heads import Array, unit
+
+__all__ = ["Whitening"]
+
+
+@dataclass
+class Whitening:
+    """A map of features, fitted to examples of base classes.
+
+    Attributes:
+        centre: ``(d,)``, the mean of what is whitened.
+        matrix: ``(d, d)``.
+
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.arange(200) % 2
+    >>> features = rng.normal(size=(200, 8)) * [9, 1, 1, 1, 1, 1, 1, 1]  # the first says nothing, loudly
+    >>> features[:, 1] += np.where(labels == 1, 3.0, -3.0)
+    >>> new = rng.normal(size=(100, 8)) * [9, 1, 1, 1, 1, 1, 1, 1]
+    >>> new[:50, 2] += 3.0  # two new classes, told apart by another one
+    >>> new[50:, 2] -= 3.0
+    >>> whiten = Whitening.fit(features, labels, shrinkage=0.1)
+    >>> def found(x):
+    ...     means = [unit(x[:50][:5]).mean(0), unit(x[50:][:5]).mean(0)]
+    ...     return float(np.mean((unit(x) @ np.transpose(means)).argmax(1) == np.repeat([0, 1], 50)))
+    >>> found(new) < found(whiten(new))
+    True
+    """
+
+    centre: Array
+    matrix: Array
+
+    @classmethod
+    def fit(cls, features: Array, labels: Array, shrinkage: float = 0.8) -> Self:
+        """Fit to labelled examples of base classes.
+
+        Args:
+            features: ``(n, d)``; not those that a learner rehearses with, which would then look easier than new ones.
+            labels: ``(n,)``.
+            shrinkage: s, above 0 and at most 1; with 1 features are centred, and no more.
+        """
+        classes, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        if features.ndim != 2 or len(features) != len(numbers) or len(features) <= len(classes):
+            raise ValueError(
+                f"expected features (n, d) and n labels, more than there are classes, got features of shape "
+                f"{features.shape} and {len(numbers)} labels of {len(classes)} classes"
+            )
+        if not 0 < shrinkage <= 1:
+            raise ValueError(f"shrinkage must be above 0 and at most 1, got {shrinkage}")
+        u = _roots(features).astype(np.float64)
+        means = np.zeros((len(classes), u.shape[1]))
+        np.add.at(means, numbers, u)
+        within = u - (means / counts[:, None])[numbers]
+        covariance = within.T @ within / (len(u) - len(classes))
+        level = np.trace(covariance) / len(covariance)
+        if not level > 0:
+            raise ValueError("examples of a class are all alike: there is nothing to whiten")
+        values, vectors = np.linalg.eigh((1 - shrinkage) * covariance / level + shrinkage * np.eye(len(covariance)))
+        matrix = (vectors / np.sqrt(values)) @ vectors.T
+        return cls(u.mean(0).astype(np.float32), matrix.astype(np.float32))
+
+    def __call__(self, features: Array) -> Array:
+        """Return ``(n, d)`` of features ``(n, d)``."""
+        return np.asarray((_roots(features) - self.centre) @ self.matrix)
+
+
+def _roots(features: Array) -> Array:
+    x = np.asarray(features, dtype=np.float32)
+    return unit(np.sign(x) * np.sqrt(np.abs(x)))
