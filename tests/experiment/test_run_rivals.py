@@ -150,10 +150,15 @@ def test_base_settings_of_the_run_reach_every_rival() -> None:
         assert set(rival_recipe(name, config)[0]) == set(get_rival(name).recipes["shared"])
 
 
-def test_every_experiment_of_the_paper_is_a_run() -> None:
+def test_every_experiment_of_the_paper_is_a_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file: table9") as unknown:
         RunConfig.build(None, Path("table9"), {})
     names = str(unknown.value).partition("with faverage come: ")[2].split(", ")
+    names.remove("cub200-cpu")
+    with pytest.raises(ConfigError, match="name those with --weights"):
+        RunConfig.build(None, Path("cub200-cpu"), {})
+    (tmp_path / "weights.pth").touch()
+    assert RunConfig.build(None, Path("cub200-cpu"), {"weights": str(tmp_path / "weights.pth")}).each[0].averaged
     found = {name: RunConfig.build(None, Path(name), {}) for name in names}
     assert {"table3", "table4", "table5"} <= found.keys()
     assert RunConfig.build(None, Path("experiments/table4.yaml"), {}) == found["table4"]
