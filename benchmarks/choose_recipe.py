@@ -126,7 +126,8 @@ def run(options: argparse.Namespace) -> None:
     pictures, batch_size = load_pictures(config), options.batch_size or config.batch_size
     options.out.mkdir(parents=True, exist_ok=True)
     for split, name in itertools.product(options.splits, options.trainings):
-        file = options.out / f"{re.sub('[^a-z0-9]+', '-', name)}.{split}"
+        kind = name if options.whiten is None else f"{name} whitened {options.whiten}"
+        file = options.out / f"{re.sub('[^a-z0-9]+', '-', kind)}.{split}"
         if file.with_suffix(f"{file.suffix}.json").exists():
             print(f"{name}, split {split}: there already", flush=True)
             continue
@@ -163,7 +164,13 @@ def run(options: argparse.Namespace) -> None:
             np.savez(f"{file}.{part}.npz", **arrays)  # type: ignore[arg-type]
         passes = (4 if lesson.get("rotations") else 1) * model.images_per_second
         about = {
-            **{"training": name, "split": split, "dataset": options.dataset, "views": options.views},
+            **{
+                "training": name,
+                "whiten": options.whiten,
+                "split": split,
+                "dataset": options.dataset,
+                "views": options.views,
+            },
             **{"lesson": lesson | {"signed": signed}, "crop": augment.size, "batch_size": batch_size},
             **{"seconds": seconds, "passes_per_second": passes},
             **{"loss": model.history["loss"][-1], "accuracy": model.history["accuracy"][-1]},

@@ -44,6 +44,11 @@ def unit(features: Array) -> Array:
     return np.asarray(features / np.where(length > 0, length, 1.0))
 
 
+def unit_roots(features: Array) -> Array:
+    """Scale the square roots of rows ``(n, d)``, with their signs, to length one: large values count for less."""
+    return unit(np.copysign(np.sqrt(np.abs(features)), features))
+
+
 @dataclass
 class LinearHead:
     """softmax(W f + b) on features as the backbone gives them: the base session's own classifier.
@@ -274,7 +279,7 @@ def fit_ridge(
 
 def side_by_side(views: Sequence[Array]) -> Array:
     """Return z ``(n, D)``, rows of length one, of the features ``(n, d_v)`` of all views."""
-    rows: Array = np.concatenate([unit(np.copysign(np.sqrt(np.abs(x)), x)) for x in views], 1)
+    rows: Array = np.concatenate([unit_roots(x) for x in views], 1)
     rows /= np.sqrt(len(views), dtype=rows.dtype)
     return rows
 

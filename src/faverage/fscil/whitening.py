@@ -3,7 +3,7 @@
 With u the square roots of features (with their signs), scaled to length one, m their mean and S their covariance within
 the base classes, the whitened features are
 
-    ((1 − s) S + s tr(S)/d I)^(−1/2) (u − m)
+    ((1 − s) S / σ² + s I)^(−1/2) (u − m),   σ² = tr(S) / d
 
 where the shrinkage s tames directions in which the images at hand hardly differ. A class that comes later has too few
 examples for a covariance of its own, but images of a new class differ much as those of a base class do: by light, pose
@@ -17,7 +17,7 @@ from typing import Self
 
 import numpy as np
 
-from faverage.fscil.heads import Array, unit
+from faverage.fscil.heads import Array, unit_roots
 
 __all__ = ["Whitening"]
 
@@ -30,6 +30,7 @@ class Whitening:
         centre: ``(d,)``, the mean of what is whitened.
         matrix: ``(d, d)``.
 
+    >>> from faverage.fscil.heads import unit
     >>> rng = np.random.default_rng(0)
     >>> labels = np.arange(200) % 2
     >>> features = rng.normal(size=(200, 8)) * [9, 1, 1, 1, 1, 1, 1, 1]  # the first says nothing, loudly
@@ -65,7 +66,7 @@ class Whitening:
             )
         if not 0 < shrinkage <= 1:
             raise ValueError(f"shrinkage must be above 0 and at most 1, got {shrinkage}")
-        u = _roots(features).astype(np.float64)
+        u = unit_roots(np.asarray(features, dtype=np.float64))
         means = np.zeros((len(classes), u.shape[1]))
         np.add.at(means, numbers, u)
         within = u - (means / counts[:, None])[numbers]
@@ -79,9 +80,4 @@ class Whitening:
 
     def __call__(self, features: Array) -> Array:
         """Return ``(n, d)`` of features ``(n, d)``."""
-        return np.asarray((_roots(features) - self.centre) @ self.matrix)
-
-
-def _roots(features: Array) -> Array:
-    x = np.asarray(features, dtype=np.float32)
-    return unit(np.sign(x) * np.sqrt(np.abs(x)))
+        return np.asarray((unit_roots(np.asarray(features, dtype=np.float32)) - self.centre) @ self.matrix)
