@@ -90,7 +90,7 @@ class Pretend:
     ) -> dict[str, dict[str, Array]]:
         """Return features ``(n, views, d)`` of what training did not see, prototypes and base heads, as float16.
 
-        With a shrinkage to ``whiten`` features by, base heads are the prototypes.
+        With a shrinkage to ``whiten`` features by, cosine heads know how to undo it.
         """
         options: dict[str, Any] = {"transform": model.transform, "views": views, "device": device}
         y = self.labels[self.train]
@@ -106,7 +106,13 @@ class Pretend:
                 means = np.stack([unit(features[y == c]).mean(0) for c in range(self.n_known)])
             else:
                 found[name] = {"features": features.astype(np.float16), "labels": self.labels[rows]}
-        own = base_heads(model, views) if whiten is None else {}
+        own = base_heads(model, views)
+        if whiten is not None:
+            own = {
+                view: replace(own[view], undo=fit.undo)
+                for view, fit in zip(views, fits, strict=True)
+                if isinstance(own.get(view), CosineHead)
+            }
         heads = [own.get(view) or CosineHead(means[:, v], 16.0) for v, view in enumerate(views)]
         weights = [head.weight for head in heads]
         offsets = [np.zeros(len(means)) if isinstance(head, CosineHead) else head.bias for head in heads]
@@ -114,7 +120,8 @@ class Pretend:
             "prototypes": means.astype(np.float32),
             "head_weight": np.stack(weights, 1),
             "head_bias": np.stack(offsets, 1),
-            "scale": np.array(model.scale or 0.0 if whiten is None else 16.0),  # 0: the head is linear
+            "scale": np.array(model.scale or (0.0 if whiten is None else 16.0)),  # 0: the head is linear
+            **{f"undo_{v}": head.undo for v, head in enumerate(heads) if getattr(head, "undo", None) is not None},
         }
         return found
 

@@ -115,7 +115,8 @@ def read(folder: Path, network: str, split: int) -> FeatureSet:
             raise SystemExit(f"{network}: {name} has {n_views} views, {count} were asked for")
         for v, view in enumerate(own[:count]):
             named, weight, scale = f"{name}: {view}", held["head_weight"][:, v], float(held["scale"])
-            heads[named] = CosineHead(weight, scale) if scale > 0 else LinearHead(weight, held["head_bias"][:, v])
+            linear = LinearHead(weight, held["head_bias"][:, v])
+            heads[named] = CosineHead(weight, scale, held.get(f"undo_{v}")) if scale > 0 else linear
             prototypes[named] = held["prototypes"][:, v]
             views[named] = np.concatenate([one["features"][:, v].astype(np.float32) for one in arrays.values()])
     for part, least in (("held", MEMORY), ("new", SHOTS)):

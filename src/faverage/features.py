@@ -31,7 +31,7 @@ __all__ = ["FeatureSet", "Splits", "check_chosen", "file_views", "permuted"]
 
 VECTORS = ("test", "novel", "base_memory", "base_prototypes", "base_head_weight")
 LABELLED = ("novel", "test", "base_memory")
-BIAS, SCALE = "base_head_bias", "base_head_scale"
+BIAS, SCALE, UNDO = "base_head_bias", "base_head_scale", "base_head_undo"
 _MANY = 1 << 22  # numbers of a file that are written in half precision
 
 
@@ -229,6 +229,10 @@ class FeatureSet(Splits):
             words["views"] = np.array(list(self.views))
             if scales.any():
                 words[SCALE] = scales
+            undo = {
+                v: head.undo for v, head in enumerate(heads) if isinstance(head, CosineHead) and head.undo is not None
+            }
+            words |= {f"{UNDO}.{v}": array for v, array in undo.items()}
             if len({x.shape[1] for x in self.views.values()}) > 1:
                 arrays = {f"{name}.{v}": array for v, seen in enumerate(by_view) for name, array in seen.items()}
             else:
@@ -263,7 +267,11 @@ class FeatureSet(Splits):
             if missing:
                 more = f" (or {SCALE})" if there is not None and missing[0].startswith(BIAS) else ""
                 raise ConfigError(f"{path} lacks the array '{missing[0]}'{more}; needed are: {', '.join(needed)}")
-            optional = ["sessions", *(f"{BIAS}{end}" for end in ends)]
+            optional = [
+                "sessions",
+                *(f"{BIAS}{end}" for end in ends),
+                *(f"{UNDO}.{v}" for v in range(len(there or ()))),
+            ]
             wanted = dict.fromkeys([*needed, *(name for name in optional if name in file.files)])
             data = {name: np.asarray(file[name]) for name in wanted}
         for end in ends:
@@ -286,7 +294,9 @@ class FeatureSet(Splits):
 
         def head(place: int) -> LinearHead | CosineHead:
             weight, scale = of("base_head_weight", place), float(scales[place])
-            return CosineHead(weight, scale) if scale > 0 else LinearHead(weight, of(BIAS, place))
+            if not scale > 0:
+                return LinearHead(weight, of(BIAS, place))
+            return CosineHead(weight, scale, _undo(path, data.get(f"{UNDO}.{place}"), weight.shape[1]))
 
         ends_of = np.cumsum([len(labels[name]) for name in LABELLED])
         novel, test, memory = np.split(np.arange(ends_of[-1]), ends_of[:-1])
@@ -405,6 +415,13 @@ def _scales(path: Path, data: dict[str, Array], ends: Sequence[str], n_views: in
         if own.all() and bias in data:
             raise ConfigError(f"{path} has '{bias}' and '{SCALE}' for all views: heads are linear or cosine, leave one")
     return scales
+
+
+def _undo(path: Path, given: Array | None, width: int) -> Array | None:
+    """Return what takes whitened features back, for a head that was trained before; None where none was."""
+    if given is not None and (given.shape != (width + 1, width) or not np.isfinite(given).all()):
+        raise ConfigError(f"{path}: '{UNDO}' must be finite numbers of shape {(width + 1, width)}, got {given.shape}")
+    return given
 
 
 def _sessions(path: Path, given: Array | None, n_base: int, n_all: int) -> list[list[int]]:

@@ -71,7 +71,7 @@ def test_parts_do_not_overlap_and_rows_are_read_by_view(tmp_path: Path) -> None:
 
 
 def different_widths(path: Path) -> FeatureSet:
-    """Two views: a wide one with a cosine head, a narrow one with a linear head."""
+    """Two views: a wide one with a cosine head of features before whitening, a narrow one with a linear head."""
     features = FeatureSet.load(made(path), ["plain", "rotate-180"])
     view, narrow = "rotate-180", D - 2
     head = LinearHead(features.heads[view].weight[:, :narrow], np.arange(BASE, dtype=np.float32))
@@ -79,7 +79,7 @@ def different_widths(path: Path) -> FeatureSet:
         features,
         views={**features.views, view: features.views[view][:, :narrow]},
         prototypes={**features.prototypes, view: features.prototypes[view][:, :narrow]},
-        heads={**features.heads, view: head},
+        heads={"plain": replace(features.heads["plain"], undo=np.eye(D + 1, D)), view: head},
     )
 
 
@@ -102,6 +102,7 @@ def test_views_of_different_widths(tmp_path: Path) -> None:
         ({"novel.1": None}, "lacks the array 'novel.1'; needed are: test.0, test.1"),
         ({"base_head_bias.1": None}, "is 0 for a linear head, but there is no 'base_head_bias.1'"),
         ({"base_head_bias.0": np.zeros(BASE)}, "has 'base_head_bias.0' and 'base_head_scale'"),
+        ({"base_head_undo.0": np.eye(D)}, "'base_head_undo' must be finite numbers of shape (7, 6), got (6, 6)"),
         ({"base_head_scale": np.ones(3)}, "'base_head_scale' must be a number > 0, or one a view"),
     ],
 )

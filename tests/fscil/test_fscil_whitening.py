@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from faverage.fscil import Whitening
+from faverage.fscil import CosineHead, FewShotLearner, Whitening
 from faverage.fscil.heads import unit
 
 
@@ -52,3 +52,20 @@ def test_bad_input_is_named() -> None:
     for shrinkage in (0.0, 1.1):
         with pytest.raises(ValueError, match="shrinkage must be above 0 and at most 1"):
             Whitening.fit(features, labels, shrinkage)
+
+
+def test_a_head_that_was_trained_before_sees_what_it_did() -> None:
+    features, labels = drawn()
+    whiten, weight = Whitening.fit(features, labels, 0.5), np.random.default_rng(1).normal(size=(3, 6))
+    seen = whiten(features)
+    head, before = CosineHead(weight, 5.0, whiten.undo), CosineHead(weight, 5.0)
+    np.testing.assert_allclose(head.scores(seen), before.scores(features), atol=1e-4)
+    some = np.array([True, False, True])
+    np.testing.assert_allclose(head.of_rows(some).scores(seen), before.of_rows(some).scores(features), atol=1e-4)
+    means = np.stack([unit(seen)[labels == c].mean(0) for c in range(3)])
+    with pytest.raises(ValueError, match=r"undo must be of shape \(7, 6\), got \(6, 6\)"):
+        bad = CosineHead(weight, 5.0, whiten.undo[1:])
+        FewShotLearner().fit_base(seen[:60], labels[:60], head=bad, prototypes=means)
+    learner = FewShotLearner(fuser="geometric").fit_base(seen[:60], labels[:60], head=head, prototypes=means)
+    with pytest.raises(ValueError, match="cannot be saved"):
+        learner.save("never")

@@ -147,8 +147,12 @@ def _see(
         view: Shards([part[:, v * d : (v + 1) * d] for part in stored.parts]) for v, view in enumerate(config.views)
     }
     n_base, trained_on, labels = len(pictures.sessions[0]), np.searchsorted(wanted, rest), pictures.labels[rest]
+    own = base_heads(model, config.views)
     if config.whiten is not None:
-        views = {view: _whitened(x, trained_on, labels, config.whiten) for view, x in views.items()}
+        maps = {v: Whitening.fit(np.asarray(x[trained_on]), labels, config.whiten) for v, x in views.items()}
+        views = {view: _whitened(x, maps[view]) for view, x in views.items()}
+        # a linear head counts the lengths of features, which are gone
+        own = {v: replace(head, undo=maps[v].undo) for v, head in own.items() if isinstance(head, CosineHead)}
     prototypes = {view: class_means(np.asarray(x[trained_on]), labels, n_base) for view, x in views.items()}
     about = {
         "images": len(rest),
@@ -162,14 +166,12 @@ def _see(
         "ran": model.config["ran"],
         "history": model.history,
     }
-    own = base_heads(model, config.views) if config.whiten is None else {}
     heads = {view: own.get(view) or CosineHead(means, 16.0) for view, means in prototypes.items()}
     return replace(none, views=views, prototypes=prototypes, heads=heads, base=about)
 
 
-def _whitened(features: Array | Shards, rows: Array, labels: Array, shrinkage: float) -> Array:
-    """Return features ``(n, d)``, whitened as the base classes of some rows ``(m,)``, with labels ``(m,)``, have it."""
-    whiten = Whitening.fit(np.asarray(features[rows]), labels, shrinkage)
+def _whitened(features: Array | Shards, whiten: Whitening) -> Array:
+    """Return features ``(n, d)``, whitened, in memory."""
     return np.concatenate([whiten(features[i : i + 4096]) for i in range(0, len(features), 4096)])
 
 

@@ -259,7 +259,7 @@ class RunConfig:
     whiten: float | None = setting(
         None,
         "whiten features by their covariance within base classes, with this shrinkage, see faverage.fscil.Whitening; "
-        "base heads are then the prototypes",
+        "base heads that are trained see features as they were",
         above=0,
         at_most=1,
         stage="views",

@@ -137,7 +137,8 @@ def _fingerprint(features: FeatureSet, settings: dict[str, Any]) -> str:
             digest.update(np.ascontiguousarray(array).tobytes())
     for view, head in features.heads.items():
         for array in (features.prototypes[view], *vars(head).values()):
-            digest.update(np.ascontiguousarray(array).tobytes())
+            if array is not None:
+                digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:12]
 
 

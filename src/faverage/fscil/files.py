@@ -169,6 +169,8 @@ def pack(known: Knowledge | None) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return what is known as JSON data and arrays of any shape; ``unpack`` is its inverse."""
     if known is None:
         return {"format": FORMAT, "classes": []}, {}
+    if any(getattr(one.head, "undo", None) is not None for one in known.heads):
+        raise ValueError("a learner of whitened features whose base head is of others cannot be saved: leave that head")
     heads = [
         {"view": one.view, "scale": one.head.scale if isinstance(one.head, CosineHead) else None} for one in known.heads
     ]

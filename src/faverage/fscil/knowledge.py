@@ -155,10 +155,12 @@ class Knowledge:
                     f"head and prototypes must have {n_base} rows of {shape[1]} numbers, one a class, got {found[0]} "
                     f"and {found[1]}"
                 )
-            numbers = [value for value in vars(heads[view]).values() if isinstance(value, np.ndarray)]
-            if any(value.shape not in (shape, shape[:1]) for value in numbers):
-                raise ValueError(f"head must have {n_base} biases, got {numbers[-1].shape}")
-            if not all(np.isfinite(value).all() for value in numbers):
+            numbers = {name: x for name, x in vars(heads[view]).items() if isinstance(x, np.ndarray)}
+            if "bias" in numbers and numbers["bias"].shape != shape[:1]:
+                raise ValueError(f"head must have {n_base} biases, got {numbers['bias'].shape}")
+            if "undo" in numbers and numbers["undo"].shape != (shape[1] + 1, shape[1]):
+                raise ValueError(f"undo must be of shape {(shape[1] + 1, shape[1])}, got {numbers['undo'].shape}")
+            if not all(np.isfinite(x).all() for x in numbers.values()):
                 raise ValueError("head must be made of finite numbers")
         behind = _BEHIND * np.bincount(labels, minlength=n_base) if counts is None else np.asarray(counts)
         return cls(

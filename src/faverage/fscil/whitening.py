@@ -81,3 +81,8 @@ class Whitening:
     def __call__(self, features: Array) -> Array:
         """Return ``(n, d)`` of features ``(n, d)``."""
         return np.asarray((unit_roots(np.asarray(features, dtype=np.float32)) - self.centre) @ self.matrix)
+
+    @property
+    def undo(self) -> Array:
+        """``(d + 1, d)``: what leads back to u, the inverse of the matrix and, as the last row, the centre."""
+        return np.concatenate([np.linalg.inv(self.matrix), self.centre[None]])

@@ -115,7 +115,8 @@ def test_base_heads_of_every_kind_come_back_from_disk(based: tuple[FeatureSet, R
     features, _ = based
     (linear,), x, means = features.heads.values(), features.views["plain"], features.prototypes["plain"]
     cosine = CosineHead(linear.weight + 1, 7.5)
-    for heads in ({"plain": linear}, {"plain": linear, "flip": cosine}):
+    before = replace(cosine, undo=np.eye(x.shape[1] + 1, x.shape[1]))
+    for heads in ({"plain": linear}, {"plain": linear, "flip": cosine, "rotate-90": before}):
         views, prototypes = dict.fromkeys(heads, x), dict.fromkeys(heads, means)
         write_shared(replace(features, views=views, prototypes=prototypes, heads=heads), tmp_path, False)
         found = read_shared(tmp_path, False)
@@ -128,6 +129,7 @@ def test_base_heads_of_every_kind_come_back_from_disk(based: tuple[FeatureSet, R
             assert all(np.array_equal(seen, features.of(b)["plain"]) for seen in found.of(a).values())
     assert np.array_equal(found.heads["plain"].bias, linear.bias)
     assert np.array_equal(found.heads["flip"].weight, cosine.weight) and found.heads["flip"].scale == 7.5
+    assert found.heads["flip"].undo is None and np.array_equal(found.heads["rotate-90"].undo, before.undo)
     for file in tmp_path.glob("shared*"):
         whole = file.read_bytes()
         for broken in (whole[:-500], whole[:-500] + b"edited" + whole[-494:]):

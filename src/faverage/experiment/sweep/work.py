@@ -180,7 +180,7 @@ def write_shared(features: FeatureSet, folder: Path, spare: bool) -> None:
     arrays: dict[str, Any] = {"labels": features.labels[used], "words": np.array(json.dumps(words))}
     arrays |= {f"rows_{i}": np.searchsorted(used, part) for i, part in enumerate(parts)}
     for v, (view, head) in enumerate(features.heads.items()):
-        arrays |= {f"{name}_{v}": np.asarray(value) for name, value in vars(head).items()}
+        arrays |= {f"{name}_{v}": np.asarray(value) for name, value in vars(head).items() if value is not None}
         arrays[f"prototypes_{v}"] = features.prototypes[view]
     seen = np.concatenate(list(features.of(used).values()), 1)
     arrays["checksum"] = np.array(_checksum(arrays, seen))
@@ -227,9 +227,9 @@ def read_shared(folder: Path, spare: bool) -> FeatureSet | None:
 def _head(data: dict[str, Any], v: int) -> LinearHead | CosineHead:
     """Return the base head of a view, from its fields."""
     weight = data[f"weight_{v}"]
-    return (
-        CosineHead(weight, float(data[f"scale_{v}"])) if f"scale_{v}" in data else LinearHead(weight, data[f"bias_{v}"])
-    )
+    if f"scale_{v}" not in data:
+        return LinearHead(weight, data[f"bias_{v}"])
+    return CosineHead(weight, float(data[f"scale_{v}"]), data.get(f"undo_{v}"))
 
 
 def _checksum(arrays: dict[str, Any], vectors: Any) -> str:
