@@ -32,6 +32,7 @@ _TURNS = ("both", "both, rotate-90", "both, rotate-180", "both, rotate-270")
 _LONG: dict[str, Any] = {
     **{"crop": 80, "progressive": [40, 48, 64], "test_size": 108, "epochs": 130},
     "networks": [{}, {"mix": 0.5, "epochs": 110}],
+    **{"whiten": 0.6, "calibration": 0.3},
     "views": [view for turn in _TURNS for view in (turn, f"{turn}, largest")],
 }
 # photos from trained weights: rotations and a gentle rate, the usual network beside it, and what it started from
@@ -52,6 +53,7 @@ _FROM_WEIGHTS: dict[str, Any] = {
 }
 # where an image may take a pass or three: a network that two briefly trained ones teach what they see in all rotations
 _STUDENT: dict[str, Any] = {
+    **{"whiten": None, "calibration": 0.1},
     "networks": [
         {
             **{"signed": True, "mix": 0.5, "lr": 0.05, "epochs": 56, "views": ["both", "largest"]},
@@ -80,7 +82,7 @@ BEST_OF: dict[str, dict[str, Any]] = {
 # and over those by ``--recipe balanced``, where all base and all new classes count alike
 BALANCED: dict[str, Any] = {"balance": 1.0, "balance_of": "kinds"}
 # and over that, where base classes held out as new have a better harmonic mean with others
-_NEW_MORE: dict[str, Any] = {"balance": 2.0, "calibration": 0.3}
+_NEW_MORE: dict[str, Any] = {"balance": 2.0}
 BALANCED_OF: dict[str, dict[str, Any]] = {"mini-imagenet": _NEW_MORE, "tiered-imagenet": _NEW_MORE}
 
 AFTER_FEATURES = ("calibration", "balance", "balance_of", "methods")
