@@ -150,3 +150,12 @@ def test_the_probe_is_short_and_leaves_no_trace() -> None:
     assert cost._passes_per_second(replace(BEST, step=2, rotations=1), CPU) > 1
     assert time.perf_counter() - start < 5
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_slow_first_step_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow_at_first(*_: Any, on_epoch: Any, **__: Any) -> None:
+        for epoch, seconds in enumerate([4.0, 0.5, 0.2, 0.2]):
+            on_epoch(epoch, {"seconds": seconds})
+
+    monkeypatch.setattr("faverage.vision.train_base", slow_at_first)
+    assert cost._passes_per_second(replace(BEST, step=2, rotations=1), CPU) == 2 / 0.5

@@ -60,7 +60,7 @@ _STUDENT: dict[str, Any] = {
             **{"crop": 64, "progressive": [], "test_size": None},
             "teachers": [{"mix": 0.0, "lr": 0.1, "epochs": 40}, {"lr": 0.1, "epochs": 40}],
         }
-    ]
+    ],
 }
 # and from trained weights: both of the networks above, others like them and what they started from, as one
 _BRIEF: dict[str, Any] = {"rotations": False, "area": 0.08, "lr": 0.01, "weight_decay": 1e-4, "epochs": 40}
