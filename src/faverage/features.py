@@ -229,10 +229,8 @@ class FeatureSet(Splits):
             words["views"] = np.array(list(self.views))
             if scales.any():
                 words[SCALE] = scales
-            undo = {
-                v: head.undo for v, head in enumerate(heads) if isinstance(head, CosineHead) and head.undo is not None
-            }
-            words |= {f"{UNDO}.{v}": array for v, array in undo.items()}
+            undo = {f"{UNDO}.{v}": head.undo for v, head in enumerate(heads) if isinstance(head, CosineHead)}
+            words |= {name: array for name, array in undo.items() if array is not None}
             if len({x.shape[1] for x in self.views.values()}) > 1:
                 arrays = {f"{name}.{v}": array for v, seen in enumerate(by_view) for name, array in seen.items()}
             else:
@@ -267,11 +265,8 @@ class FeatureSet(Splits):
             if missing:
                 more = f" (or {SCALE})" if there is not None and missing[0].startswith(BIAS) else ""
                 raise ConfigError(f"{path} lacks the array '{missing[0]}'{more}; needed are: {', '.join(needed)}")
-            optional = [
-                "sessions",
-                *(f"{BIAS}{end}" for end in ends),
-                *(f"{UNDO}.{v}" for v in range(len(there or ()))),
-            ]
+            optional = ["sessions", *(f"{BIAS}{end}" for end in ends)]
+            optional += [f"{UNDO}.{v}" for v in range(len(there or ()))]
             wanted = dict.fromkeys([*needed, *(name for name in optional if name in file.files)])
             data = {name: np.asarray(file[name]) for name in wanted}
         for end in ends:
@@ -419,8 +414,9 @@ def _scales(path: Path, data: dict[str, Array], ends: Sequence[str], n_views: in
 
 def _undo(path: Path, given: Array | None, width: int) -> Array | None:
     """Return what takes whitened features back, for a head that was trained before; None where none was."""
-    if given is not None and (given.shape != (width + 1, width) or not np.isfinite(given).all()):
-        raise ConfigError(f"{path}: '{UNDO}' must be finite numbers of shape {(width + 1, width)}, got {given.shape}")
+    shape = (width + 1, width)
+    if given is not None and (given.dtype.kind != "f" or given.shape != shape or not np.isfinite(given).all()):
+        raise ConfigError(f"{path}: '{UNDO}' must be finite numbers of shape {shape}, got {given.dtype} {given.shape}")
     return given
 
 

@@ -102,7 +102,10 @@ def test_views_of_different_widths(tmp_path: Path) -> None:
         ({"novel.1": None}, "lacks the array 'novel.1'; needed are: test.0, test.1"),
         ({"base_head_bias.1": None}, "is 0 for a linear head, but there is no 'base_head_bias.1'"),
         ({"base_head_bias.0": np.zeros(BASE)}, "has 'base_head_bias.0' and 'base_head_scale'"),
-        ({"base_head_undo.0": np.eye(D)}, "'base_head_undo' must be finite numbers of shape (7, 6), got (6, 6)"),
+        (
+            {"base_head_undo.0": np.eye(D)},
+            "'base_head_undo' must be finite numbers of shape (7, 6), got float64 (6, 6)",
+        ),
         ({"base_head_scale": np.ones(3)}, "'base_head_scale' must be a number > 0, or one a view"),
     ],
 )
