@@ -28,6 +28,7 @@ from faverage.experiment.config import RunConfig
 from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.fscil import CosineHead, Whitening
 from faverage.fscil.heads import base_heads, unit
+from faverage.fscil.whitening import whitened_heads
 from faverage.vision import Augment, BaseModel, average_weights, extract_features, hold_out, train_base
 
 Array = NDArray[Any]
@@ -108,11 +109,7 @@ class Pretend:
                 found[name] = {"features": features.astype(np.float16), "labels": self.labels[rows]}
         own = base_heads(model, views)
         if whiten is not None:
-            own = {
-                view: replace(own[view], undo=fit.undo)
-                for view, fit in zip(views, fits, strict=True)
-                if isinstance(own.get(view), CosineHead)
-            }
+            own = whitened_heads(own, dict(zip(views, fits, strict=True)))
         heads = [own.get(view) or CosineHead(means[:, v], 16.0) for v, view in enumerate(views)]
         weights = [head.weight for head in heads]
         offsets = [np.zeros(len(means)) if isinstance(head, CosineHead) else head.bias for head in heads]

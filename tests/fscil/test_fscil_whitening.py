@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -54,7 +56,7 @@ def test_bad_input_is_named() -> None:
             Whitening.fit(features, labels, shrinkage)
 
 
-def test_a_head_that_was_trained_before_sees_what_it_did() -> None:
+def test_a_head_that_was_trained_before_sees_what_it_did(tmp_path: Path) -> None:
     features, labels = drawn()
     whiten, weight = Whitening.fit(features, labels, 0.5), np.random.default_rng(1).normal(size=(3, 6))
     seen = whiten(features)
@@ -68,4 +70,4 @@ def test_a_head_that_was_trained_before_sees_what_it_did() -> None:
         FewShotLearner().fit_base(seen[:60], labels[:60], head=bad, prototypes=means)
     learner = FewShotLearner(fuser="geometric").fit_base(seen[:60], labels[:60], head=head, prototypes=means)
     with pytest.raises(ValueError, match="cannot be saved"):
-        learner.save("never")
+        learner.save(tmp_path / "never")

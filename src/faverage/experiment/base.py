@@ -21,7 +21,7 @@ from faverage.experiment.pictures import Pictures, load_pictures, seen_by
 from faverage.experiment.resume import read_left, trained, with_weights, write_left
 from faverage.features import FeatureSet
 from faverage.fscil.heads import CosineHead, base_heads, unit
-from faverage.fscil.whitening import Whitening
+from faverage.fscil.whitening import Whitening, whitened_heads
 from faverage.vision.backbones import average_weights, backbone_config, get_backbone
 
 if TYPE_CHECKING:
@@ -151,8 +151,7 @@ def _see(
     if config.whiten is not None:
         maps = {v: Whitening.fit(np.asarray(x[trained_on]), labels, config.whiten) for v, x in views.items()}
         views = {view: _whitened(x, maps[view]) for view, x in views.items()}
-        # a linear head counts the lengths of features, which are gone
-        own = {v: replace(head, undo=maps[v].undo) for v, head in own.items() if isinstance(head, CosineHead)}
+        own = whitened_heads(own, maps)
     prototypes = {view: class_means(np.asarray(x[trained_on]), labels, n_base) for view, x in views.items()}
     about = {
         "images": len(rest),

@@ -12,14 +12,15 @@ and background.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 
-from faverage.fscil.heads import Array, unit_roots
+from faverage.fscil.heads import Array, CosineHead, LinearHead, unit_roots
 
-__all__ = ["Whitening"]
+__all__ = ["Whitening", "whitened_heads"]
 
 
 @dataclass
@@ -86,3 +87,10 @@ class Whitening:
     def undo(self) -> Array:
         """``(d + 1, d)``: what leads back to u, the inverse of the matrix and, as the last row, the centre."""
         return np.concatenate([np.linalg.inv(self.matrix), self.centre[None]])
+
+
+def whitened_heads(
+    heads: Mapping[str, LinearHead | CosineHead], maps: Mapping[str, Whitening]
+) -> dict[str, LinearHead | CosineHead]:
+    """Return cosine heads by view as they see whitened features; a linear one counts lengths, which are gone."""
+    return {view: replace(head, undo=maps[view].undo) for view, head in heads.items() if isinstance(head, CosineHead)}
