@@ -68,3 +68,24 @@ def test_objective_traces_as_one_graph() -> None:
     expected, _ = objective(batch, labels, noise)
     traced = torch.compile(objective, backend="eager", fullgraph=True, dynamic=False)
     assert torch.allclose(traced(batch, labels, noise)[0], expected, atol=1e-2)
+
+
+def test_every_side_and_network_is_compiled_however_many_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = 0
+
+    def count(graph: Any, inputs: Any, **options: Any) -> Any:
+        nonlocal compiled
+        compiled += 1
+        return graph.forward
+
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, **options: real(module, backend=count, dynamic=False))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    augment, _ = transforms_for(16)
+    network = Network(get_backbone("tiny", dimension=8), Head(8, 4)).train()
+    objective = Objective(network, augment, torch.device("cpu"), torch.float32, torch.contiguous_format)
+    step = Step(objective, side=16, batch_size=4, momentum=0.9, weight_decay=5e-4)
+    for number in range(1, 11):  # torch keeps eight versions of a function, and does not compile a ninth
+        before, augment.size = compiled, 7 + number
+        step.speed_up(compile_mode="default", capture=False)
+        assert compiled > before and step.variant == "compiled"

@@ -215,6 +215,7 @@ class Step:
         done = []
         self.objective, self._graph = self.plain, None
         if compile_mode is not None:
+            torch.compiler.reset()  # what was compiled before counts towards a limit, from which on nothing is compiled
             try:
                 self.objective = torch.compile(self.plain, mode=compile_mode, dynamic=False)
                 self._work()
