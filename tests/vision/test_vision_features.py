@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,23 @@ def test_a_cpu_sees_large_images_a_few_at_a_time_and_channels_last() -> None:
     with torch.no_grad():
         whole = backbone.eval()(Evaluate(64)(torch.from_numpy(images)))
     assert np.allclose(large(images), whole.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_a_cpu_that_has_bfloat16_stores_features_of_large_images_with_it(
+    has: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: has, raising=False)
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: has, raising=False)
+    backbone = get_backbone("tiny", dimension=8)
+    images = np.random.default_rng(0).integers(0, 256, (600, 64, 64, 3), dtype=np.uint8)
+    exact = extract_features(backbone, images, transform=Evaluate(64), device="cpu")
+    for side, kind in ((64, "bfloat16" if has else "float32"), (63, "float32")):
+        stored = store_features(backbone, images, folder=tmp_path / str(side), transform=Evaluate(side), device="cpu")
+        assert json.loads((tmp_path / str(side) / "manifest.json").read_text())["key"]["precision"] == kind
+        if side == 64:
+            assert np.allclose(stored, exact, atol=0.05) and np.array_equal(stored, exact) != has
+    assert [len(part) for part in stored.parts] == [512, 88]  # a kill loses no more than these
 
 
 def test_killed_extraction_goes_on_at_the_last_part(counting: Counting, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from faverage.vision.engine.device import (
     check_indices,
     fast_convolutions,
     fingerprint_images,
+    pick_device,
+    pick_precision,
 )
 from faverage.vision.engine.processes import Team
 from faverage.vision.engine.report import Report
@@ -44,7 +46,7 @@ def store_features(
     device: str | torch.device = "auto",
     precision: Precision = "auto",
     dtype: DType = "float32",
-    part_rows: int = 4096,
+    part_rows: int | None = None,
     team: Team | None = None,
     progress: bool = False,
 ) -> Shards:
@@ -64,9 +66,10 @@ def store_features(
         views: ways to look at each image, see ``View``; their features are side by side, ``(n, views x d)``.
         batch_size: images at a time, see ``extract_features``.
         device: ``auto``, ``cpu``, ``cuda`` or a torch device; a team has its own.
-        precision: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on a GPU.
+        precision: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on a GPU, and on a CPU that has it where images have
+            64 px or more: twice as fast there, and learners are right as often.
         dtype: of the result.
-        part_rows: rows of a part.
+        part_rows: rows of a part, which are what a kill may lose; by default 4,096, and 512 on a CPU.
         team: the processes that share the work; by default this one alone.
         progress: draw a progress bar.
 
@@ -80,9 +83,13 @@ def store_features(
     """
     team = team or Team()
     check_images(images)
-    options: dict[str, Any] = {"batch_size": batch_size, "precision": precision, "dtype": dtype}
-    extractor = Extractor(backbone, transform, views=views, device=team.device or device, **options)
+    place = team.device or pick_device(device)
+    kind = str(pick_precision(precision, place, transform.size)).removeprefix("torch.")
+    options: dict[str, Any] = {"batch_size": batch_size, "precision": kind, "dtype": dtype}
+    extractor = Extractor(backbone, transform, views=views, device=place, **options)
     rows = check_indices(indices, len(images))
+    if part_rows is None:
+        part_rows = 512 if place.type == "cpu" else 4096
     if part_rows < 1:
         raise ValueError(f"part_rows must be at least 1, got {part_rows}")
     folder = Path(folder)
