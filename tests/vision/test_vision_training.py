@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -190,6 +191,16 @@ def test_seed_determines_the_result_and_leaves_the_global_generator_alone() -> N
     assert torch.equal(torch.rand(1), expected)
     assert same(first, quick(images, labels, epochs=1))
     assert not same(first, quick(images, labels, epochs=1, seed=1))
+
+
+def test_training_whose_folder_is_taken_away_goes_on(tmp_path: Path) -> None:
+    images, labels = drawn(64)
+    file = tmp_path / "work" / "checkpoint.safetensors"
+    file.parent.mkdir()
+    options = {"epochs": 2, "checkpoint": file, "checkpoint_seconds": 0}
+    model = quick(images, labels, on_epoch=lambda number, _: number or shutil.rmtree(file.parent), **options)
+    assert file.exists() and len(model.history["loss"]) == 2
+    assert same(model, quick(images, labels, **options))  # it is whole
 
 
 def test_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:

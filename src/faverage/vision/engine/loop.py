@@ -149,6 +149,8 @@ class Checkpoint:
         """Write the state, if it is time to."""
         if self.path is None or not (last or time.monotonic() - self.written >= self.seconds):
             return
+        # a folder that was taken away meanwhile is no reason to lose what was learned
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         about, state = {"config": self.config, "history": history}, step.state()
         write_tensors(self.path, _KIND, {**about, "checksum": _checksum(about, state)}, state)
         self.written = time.monotonic()
