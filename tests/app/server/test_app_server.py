@@ -275,7 +275,7 @@ def test_closing_waits_a_moment_for_the_change_and_not_for_ever(monkeypatch) -> 
 
 
 def test_the_event_loop_never_waits_for_the_model() -> None:
-    async def work(client) -> None:
+    async def longest_wait(client) -> float:
         slow = asyncio.gather(teach_async(client, "a"), client.post("/api/predict", content=png()))
         longest = 0.0
         while not slow.done():
@@ -283,7 +283,11 @@ def test_the_event_loop_never_waits_for_the_model() -> None:
             await asyncio.sleep(0.001)
             longest = max(longest, time.perf_counter() - start)
         await slow
-        assert longest < 0.2
+        return longest
+
+    async def work(client) -> None:
+        # a busy machine may stand still once; a loop that waits for the model does so every time
+        assert min([await longest_wait(client) for _ in range(3)]) < 0.2
 
     async def teach_async(client, name):
         return await client.post("/api/teach", data={"name": name}, files=pictures(png("pink")))
