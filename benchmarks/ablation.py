@@ -76,7 +76,7 @@ def measure(features: FeatureSet, row: dict[str, Any], draw: int, seed: int) -> 
         heads={view: features.heads[view] for view in views},
     )
     learner = FewShotLearner(**options)
-    learner.fit_base(*drawn.examples(drawn.memory), head=drawn.heads, prototypes=drawn.prototypes)
+    learner.fit_base(*drawn.examples(drawn.memory), **drawn.base_parts)
     outcome = Outcome(drawn.sessions)
     for k in range(len(drawn.sessions)):
         if k > 0:

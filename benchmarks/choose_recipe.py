@@ -28,7 +28,6 @@ from faverage.experiment.config import RunConfig
 from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.fscil import CosineHead, Whitening
 from faverage.fscil.heads import base_heads, unit
-from faverage.fscil.whitening import whitened_heads
 from faverage.vision import Augment, BaseModel, average_weights, extract_features, hold_out, train_base
 
 Array = NDArray[Any]
@@ -89,9 +88,9 @@ class Pretend:
     def look(
         self, model: BaseModel, views: list[str], device: str, whiten: float | None = None
     ) -> dict[str, dict[str, Array]]:
-        """Return features ``(n, views, d)`` of what training did not see, prototypes and base heads, as float16.
+        """Return features ``(n, views, d)`` of what training did not see, as float16, prototypes and base heads.
 
-        With a shrinkage to ``whiten`` features by, cosine heads know how to undo it.
+        With a shrinkage to ``whiten`` features by, prototypes are of whitened ones.
         """
         options: dict[str, Any] = {"transform": model.transform, "views": views, "device": device}
         y = self.labels[self.train]
@@ -99,26 +98,25 @@ class Pretend:
         for name, rows in (("train", self.train), ("held", self.held), ("new", self.new)):
             features = extract_features(model.backbone, self.pictures.images, rows, **options)
             features = features.reshape(len(rows), len(views), -1)
-            if name == "train" and whiten is not None:
-                fits = [Whitening.fit(features[:, v], y, whiten) for v in range(len(views))]
-            if whiten is not None:
-                features = np.stack([fit(features[:, v]) for v, fit in enumerate(fits)], 1)
             if name == "train":
+                fits = [Whitening.fit(features[:, v], y, whiten) for v in range(len(views)) if whiten is not None]
+                if fits:
+                    features = np.stack([fit(features[:, v]) for v, fit in enumerate(fits)], 1)
                 means = np.stack([unit(features[y == c]).mean(0) for c in range(self.n_known)])
             else:
                 found[name] = {"features": features.astype(np.float16), "labels": self.labels[rows]}
         own = base_heads(model, views)
-        if whiten is not None:
-            own = whitened_heads(own, dict(zip(views, fits, strict=True)))
-        heads = [own.get(view) or CosineHead(means[:, v], 16.0) for v, view in enumerate(views)]
+        heads = [own.get(view) or CosineHead(means[:, v], 16.0, bool(fits)) for v, view in enumerate(views)]
         weights = [head.weight for head in heads]
         offsets = [np.zeros(len(means)) if isinstance(head, CosineHead) else head.bias for head in heads]
         found["held"] |= {
             "prototypes": means.astype(np.float32),
             "head_weight": np.stack(weights, 1),
             "head_bias": np.stack(offsets, 1),
-            "scale": np.array(model.scale or (0.0 if whiten is None else 16.0)),  # 0: the head is linear
-            **{f"undo_{v}": head.undo for v, head in enumerate(heads) if getattr(head, "undo", None) is not None},
+            "scale": np.array([getattr(head, "scale", 0.0) for head in heads]),  # 0: the head is linear
+            "whitened": np.array([getattr(head, "whitened", False) for head in heads]),
+            **{f"centre_{v}": fit.centre for v, fit in enumerate(fits)},
+            **{f"matrix_{v}": fit.matrix for v, fit in enumerate(fits)},
         }
         return found
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 import faverage
 from faverage.experiment.recipes import BEST
 from faverage.features import FeatureSet
-from faverage.fscil import CosineHead, FewShotLearner, LinearHead, session_metrics
+from faverage.fscil import CosineHead, FewShotLearner, LinearHead, Whitening, session_metrics
 from faverage.storage import replacing
 
 Array = NDArray[Any]
@@ -98,6 +98,7 @@ def read(folder: Path, network: str, split: int) -> FeatureSet:
     views: dict[str, Array] = {}
     prototypes: dict[str, Array] = {}
     heads: dict[str, LinearHead | CosineHead] = {}
+    whitening: dict[str, Whitening] = {}
     labels: dict[str, Array] = {}
     for name, count in trainings:
         arrays = {part: dict(np.load(folder / f"{name}.{split}.{part}.npz")) for part in ("held", "new")}
@@ -114,9 +115,12 @@ def read(folder: Path, network: str, split: int) -> FeatureSet:
         if not 1 <= (count or n_views) <= n_views:
             raise SystemExit(f"{network}: {name} has {n_views} views, {count} were asked for")
         for v, view in enumerate(own[:count]):
-            named, weight, scale = f"{name}: {view}", held["head_weight"][:, v], float(held["scale"])
+            named, weight = f"{name}: {view}", held["head_weight"][:, v]
+            scale, whitened = (np.broadcast_to(held.get(part, 0), n_views)[v] for part in ("scale", "whitened"))
             linear = LinearHead(weight, held["head_bias"][:, v])
-            heads[named] = CosineHead(weight, scale, held.get(f"undo_{v}")) if scale > 0 else linear
+            heads[named] = CosineHead(weight, float(scale), bool(whitened)) if scale > 0 else linear
+            if f"matrix_{v}" in held:
+                whitening[named] = Whitening(held[f"centre_{v}"], held[f"matrix_{v}"])
             prototypes[named] = held["prototypes"][:, v]
             views[named] = np.concatenate([one["features"][:, v].astype(np.float32) for one in arrays.values()])
     for part, least in (("held", MEMORY), ("new", SHOTS)):
@@ -135,6 +139,7 @@ def read(folder: Path, network: str, split: int) -> FeatureSet:
         spare=none,
         prototypes=prototypes,
         heads=heads,
+        whitening=whitening,
         class_names=[str(c) for c in range(n_all)],
         source=network,
     )
@@ -164,7 +169,7 @@ def measure(folder: Path, network: str, split: int, settings: dict[str, Any], dr
     seen = drawn(read(folder, network, split), draw)
     start = time.perf_counter()
     learner = FewShotLearner(seed=draw, **settings)
-    learner.fit_base(*seen.examples(seen.memory), head=seen.heads, prototypes=seen.prototypes)
+    learner.fit_base(*seen.examples(seen.memory), **seen.base_parts)
     learner.learn_session(*seen.examples(seen.shots[0]))
     test, y = seen.examples(seen.test)
     said = learner.predict(test)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from faverage.app.photos import open_picture, squares
+from faverage.app.train import WHITEN
 from faverage.fscil import FewShotLearner
 from faverage.vision import Extractor, pretrained, pretrained_names
 
@@ -151,7 +152,7 @@ def main() -> None:
                 (base if c < N_BASE else shots).append(own[: len(own) * 2 // 3] if c < N_BASE else own[:5])
                 tests.append(own[len(own) * 2 // 3 :] if c < N_BASE else own[5:])
             b, s, t = (np.concatenate(part) for part in (base, shots, tests))
-            one = FewShotLearner(seed=draw).fit_base(rows(x, b), y[b])
+            one = FewShotLearner(seed=draw, whiten=WHITEN).fit_base(rows(x, b), y[b])
             start = time.perf_counter()
             one.learn_session(rows(x, s), y[s])
             seconds = time.perf_counter() - start

@@ -141,23 +141,23 @@ def fuser_files() -> dict[str, bytes]:
 
 @functools.cache
 def learner_folders() -> dict[str, Path]:
-    """Learners on disk: of features with several sessions, of two views, and one that began with nothing."""
+    """Learners on disk: of features with several sessions, one that whitens, and one of two views from nothing."""
     from faverage.fscil import FewShotLearner
 
     rng = np.random.default_rng(0)
     means = rng.normal(0, 3, (5, 6))
-    x, y = np.repeat(means, 20, 0) + rng.normal(0, 1, (100, 6)), np.repeat(list("abcde"), 20)
+    x, y = np.repeat(means, 40, 0) + rng.normal(0, 1, (200, 6)), np.repeat(list("abcde"), 40)
     found = {}
-    for name, fuser in (("afa", "afa"), ("mean", "arithmetic")):
-        learner = FewShotLearner(None, fuser).fit_base(x[:60].astype(np.float32), y[:60])
-        learner.learn_session(x[60:65].astype(np.float32), y[60:65])
-        learner.learn_session(x[80:85].astype(np.float32), y[80:85])
+    for name, fuser, whiten in (("afa", "afa", None), ("mean", "arithmetic", None), ("whitened", "afa", 0.5)):
+        learner = FewShotLearner(None, fuser, whiten=whiten).fit_base(x[:120].astype(np.float32), y[:120])
+        learner.learn_session(x[120:125].astype(np.float32), y[120:125])
+        learner.learn_session(x[160:165].astype(np.float32), y[160:165])
         found[name] = Path(learner.save(home() / f"learner-{name}"))
     views = {"wide": x.astype(np.float32), "narrow": x[:, :4].astype(np.float32)}
     nothing = FewShotLearner(balance=2.0)
     for c in range(3):
         nothing.learn_session(
-            {view: one[20 * c : 20 * c + 4 - c] for view, one in views.items()}, [f"class {c}"] * (4 - c)
+            {view: one[40 * c : 40 * c + 4 - c] for view, one in views.items()}, [f"class {c}"] * (4 - c)
         )
     found["views"] = Path(nothing.save(home() / "learner-views"))
     return found

@@ -31,7 +31,12 @@ FUSERS = ("afa", "afa", "afa", "prototypes", "arithmetic", "log-pool", "vote")
 class Lessons(Target):
     """Some verbs, one after the other."""
 
-    name, share, refusals = "lessons", 400, (ValueError,)
+    name, share = "lessons", 400
+
+    def __init__(self) -> None:
+        from faverage.errors import UserError
+
+        self.refusals = (ValueError, UserError)
 
     def make(self, rng: Random, examples: Path, work: Path) -> None:
         """Write which verbs, with which arrays and labels."""
@@ -51,6 +56,7 @@ class Lessons(Target):
         options = {"fuser": rng.choice(FUSERS), "members": rng.choice((None, None, "views", "sessions"))}
         options |= {"rehearsal": rng.choice((None, None, "residual", "shots")), "calibration": rng.choice((0.0, 0.3))}
         options |= {"ridge": rng.choice((0.1, 0.1, None)), "scope": rng.choice(("all", "all", "session"))}
+        options |= {"whiten": rng.choice((None, None, 0.5))}
         lesson = {"base": rng.random() < 0.4, "options": options, "verbs": verbs}
         (work / "lesson.json").write_text(json.dumps(lesson, indent=1))
 
@@ -61,7 +67,7 @@ class Lessons(Target):
         lesson = json.loads((work / "lesson.json").read_text())
         learner = FewShotLearner(**lesson["options"])
         if lesson["base"]:
-            learner.fit_base(_sound(4 * 24, 4, 99), np.repeat(list("abcd"), 24))
+            learner.fit_base(_sound(4 * 32, 4, 99), np.repeat(list("abcd"), 32))
         refusal: ValueError | None = None
         accepted, before_it = 0, _sound(2, 1, 5)
         for given in lesson["verbs"]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from faverage.errors import ConfigError
-from faverage.fscil import CosineHead, LinearHead
+from faverage.fscil import CosineHead, LinearHead, Whitening
 from faverage.fscil.heads import Array
 from faverage.fscil.knowledge import ONLY
 from faverage.storage import replacing
@@ -31,7 +31,8 @@ __all__ = ["FeatureSet", "Splits", "check_chosen", "file_views", "permuted"]
 
 VECTORS = ("test", "novel", "base_memory", "base_prototypes", "base_head_weight")
 LABELLED = ("novel", "test", "base_memory")
-BIAS, SCALE, UNDO = "base_head_bias", "base_head_scale", "base_head_undo"
+BIAS, SCALE, WHITENED = "base_head_bias", "base_head_scale", "base_head_whitened"
+CENTRE, MATRIX = "whitening_centre", "whitening_matrix"
 _MANY = 1 << 22  # numbers of a file that are written in half precision
 
 
@@ -159,8 +160,9 @@ class FeatureSet(Splits):
         views: features ``(n, d_v)`` of all examples, by the name of the view; of ``Shards``, only rows that are asked
             for are read.
         memory: rows ``(m,)`` of examples of base classes that no network was trained on.
-        prototypes: by view ``(C, d_v)``, means of normalised features of the base classes.
+        prototypes: by view ``(C, d_v)``, means of normalised features of the base classes, whitened where these are.
         heads: base head of each view.
+        whitening: of each view, or of none.
         base: what base training of the first network said of itself; None for features from a file.
         networks: what that of each network said, where there are several.
 
@@ -181,8 +183,8 @@ class FeatureSet(Splits):
     ...     class_names=["cat", "dog", "fox"],
     ...     source="by hand",
     ... )
-    >>> learner, base = FewShotLearner(fuser="geometric"), {"head": features.heads, "prototypes": features.prototypes}
-    >>> learner = learner.fit_base(*features.examples(features.memory), **base)
+    >>> learner = FewShotLearner(fuser="geometric")
+    >>> learner = learner.fit_base(*features.examples(features.memory), **features.base_parts)
     >>> learner = learner.learn_session(*features.examples(features.shots[0]))
     >>> test, truth = features.examples(features.test)
     >>> learner.predict(test).tolist() == truth.tolist()
@@ -199,6 +201,12 @@ class FeatureSet(Splits):
     heads: dict[str, LinearHead | CosineHead]
     base: dict[str, Any] | None = None
     networks: list[dict[str, Any]] | None = None
+    whitening: dict[str, Whitening] = field(default_factory=dict)
+
+    @property
+    def base_parts(self) -> dict[str, Any]:
+        """What ``FewShotLearner.fit_base`` takes beside examples: heads, prototypes and whitening."""
+        return {"head": self.heads, "prototypes": self.prototypes, "whitening": self.whitening}
 
     def of(self, rows: Array) -> dict[str, Array]:
         """Return the features ``(m, d_v)`` of some rows ``(m,)``, by view."""
@@ -223,14 +231,17 @@ class FeatureSet(Splits):
             seen = {name: np.asarray(x[part]) for name, part in rows.items()}
             seen |= {"base_prototypes": self.prototypes[view], "base_head_weight": head.weight}
             by_view.append(seen | ({BIAS: head.bias} if isinstance(head, LinearHead) else {}))
-        if list(self.views) == [ONLY] and not scales.any():
+        if list(self.views) == [ONLY] and not scales.any() and not self.whitening:
             arrays = by_view[0]
         else:
             words["views"] = np.array(list(self.views))
             if scales.any():
                 words[SCALE] = scales
-            undo = {f"{UNDO}.{v}": head.undo for v, head in enumerate(heads) if isinstance(head, CosineHead)}
-            words |= {name: array for name, array in undo.items() if array is not None}
+            if self.whitening:
+                words[WHITENED] = np.array([isinstance(head, CosineHead) and head.whitened for head in heads])
+                for v, view in enumerate(self.views):
+                    one = self.whitening[view]
+                    words |= {f"{CENTRE}.{v}": one.centre, f"{MATRIX}.{v}": one.matrix}
             if len({x.shape[1] for x in self.views.values()}) > 1:
                 arrays = {f"{name}.{v}": array for v, seen in enumerate(by_view) for name, array in seen.items()}
             else:
@@ -265,8 +276,8 @@ class FeatureSet(Splits):
             if missing:
                 more = f" (or {SCALE})" if there is not None and missing[0].startswith(BIAS) else ""
                 raise ConfigError(f"{path} lacks the array '{missing[0]}'{more}; needed are: {', '.join(needed)}")
-            optional = ["sessions", *(f"{BIAS}{end}" for end in ends)]
-            optional += [f"{UNDO}.{v}" for v in range(len(there or ()))]
+            optional = ["sessions", WHITENED, *(f"{BIAS}{end}" for end in ends)]
+            optional += [f"{part}.{v}" for v in range(len(there or ())) for part in (CENTRE, MATRIX)]
             wanted = dict.fromkeys([*needed, *(name for name in optional if name in file.files)])
             data = {name: np.asarray(file[name]) for name in wanted}
         for end in ends:
@@ -282,6 +293,7 @@ class FeatureSet(Splits):
         chosen = (ONLY,) if there is None else there if views is None else tuple(views)
         check_chosen(path, chosen, there or (ONLY,))
         places = {view: (there or (ONLY,)).index(view) for view in chosen}
+        whitened = _whitened(path, data, len(there or ends))
 
         def of(name: str, place: int) -> Array:
             array = data[f"{name}.{place}"] if apart else data[name] if there is None else data[name][:, place]
@@ -291,7 +303,12 @@ class FeatureSet(Splits):
             weight, scale = of("base_head_weight", place), float(scales[place])
             if not scale > 0:
                 return LinearHead(weight, of(BIAS, place))
-            return CosineHead(weight, scale, _undo(path, data.get(f"{UNDO}.{place}"), weight.shape[1]))
+            return CosineHead(weight, scale, bool(whitened[place]))
+
+        def whitening(place: int) -> Whitening:
+            width = of("base_prototypes", place).shape[1]
+            shapes = {CENTRE: (width,), MATRIX: (width, width)}
+            return Whitening(*(_finite(path, f"{part}.{place}", data, shape) for part, shape in shapes.items()))
 
         ends_of = np.cumsum([len(labels[name]) for name in LABELLED])
         novel, test, memory = np.split(np.arange(ends_of[-1]), ends_of[:-1])
@@ -307,6 +324,7 @@ class FeatureSet(Splits):
             heads={view: head(place) for view, place in places.items()},
             class_names=[str(c) for c in range(n_all)],
             source=f"ready features ({path.name})",
+            whitening={view: whitening(place) for view, place in places.items()} if WHITENED in data else {},
         )
 
 
@@ -412,12 +430,22 @@ def _scales(path: Path, data: dict[str, Array], ends: Sequence[str], n_views: in
     return scales
 
 
-def _undo(path: Path, given: Array | None, width: int) -> Array | None:
-    """Return what takes whitened features back, for a head that was trained before; None where none was."""
-    shape = (width + 1, width)
-    if given is not None and (given.dtype.kind != "f" or given.shape != shape or not np.isfinite(given).all()):
-        raise ConfigError(f"{path}: '{UNDO}' must be finite numbers of shape {shape}, got {given.dtype} {given.shape}")
+def _whitened(path: Path, data: dict[str, Array], n_views: int) -> Array:
+    """Return whether the base head of each view takes whitened features."""
+    given = data.get(WHITENED, np.zeros(n_views, dtype=bool))
+    if given.shape != (n_views,) or given.dtype != np.bool_:
+        raise ConfigError(f"{path}: '{WHITENED}' must be {n_views} truth values, got {given.dtype} {given.shape}")
     return given
+
+
+def _finite(path: Path, name: str, data: dict[str, Array], shape: tuple[int, ...]) -> Array:
+    """Return an array of finite numbers of a shape."""
+    array = data.get(name)
+    if array is None:
+        raise ConfigError(f"{path} has '{WHITENED}', but lacks '{name}'")
+    if array.dtype.kind != "f" or array.shape != shape or not np.isfinite(array).all():
+        raise ConfigError(f"{path}: '{name}' must be finite numbers of shape {shape}, got {array.dtype} {array.shape}")
+    return array.astype(np.float32)
 
 
 def _sessions(path: Path, given: Array | None, n_base: int, n_all: int) -> list[list[int]]:

@@ -70,7 +70,7 @@ class OneLayer(nn.Module):
 
 def scaled(fuser: str, **options: Any) -> FewShotLearner:
     """A learner whose evaluation scales images of 40 px to 36 and cuts out 32."""
-    images, labels = drawn(80, 40)
+    images, labels = drawn(200 if "whiten" in options else 80, 40)
     # with tiny, networks of many kinds are chosen; and it has the largest values
     tiny = options.get("fuser_options", {}).get("structure") == "auto" or "largest" in options.get("views", [])
     given = {"backbone": "tiny" if tiny else OneLayer(), "epochs": 1, "transform": Evaluate(32, resize=36)}
@@ -91,6 +91,7 @@ def scaled(fuser: str, **options: Any) -> FewShotLearner:
         ("afa", {"fuser_options": {"structure": "full"}}),
         ("afa", {"fuser_options": {"structure": "scalar", "means": ["arithmetic", "geometric", "harmonic"]}}),
         ("afa", {"views": ["plain", "rotate-90", "both, zoom-0.8"], "ridge": 1.0}),
+        ("afa", {"views": ["plain", "flip"], "whiten": 0.5}),
         # shrunk: a pool that is sure multiplies the rounding of features by its weights, 38 together
         ("log-pool", {"views": ["plain", "flip"], "ridge": None, "fuser_options": {"shrink": 0.01}}),
         ("log-pool", {"views": ["plain", "largest", "both, largest"], "fuser_options": {"shrink": 0.01}}),
@@ -100,6 +101,7 @@ def scaled(fuser: str, **options: Any) -> FewShotLearner:
 )
 def test_every_fuser_scope_padding_and_scaling(tmp_path: Path, fuser: str, options: dict[str, Any]) -> None:
     learner = scaled(fuser, **options)
+    assert len(learner.known.whitening) == (2 if "whiten" in options else 0)
     export_learner(learner, tmp_path / "x.onnx", side=40)
     images = drawn(16, 40, seed=4)[0]
     found, _ = run(tmp_path / "x.onnx", images)

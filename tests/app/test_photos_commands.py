@@ -16,6 +16,7 @@ from faverage.app.model import Model, ModelError
 from faverage.app.pictures import Pictures
 from faverage.app.train import SHIPPED, digits_model, empty_model, how_to_train, train_model
 from faverage.errors import install_line
+from faverage.storage import read_tensors
 from faverage.vision import BaseModel, Evaluate, get_backbone, pretrained_names
 from faverage.vision.backbones import BACKBONES, TinyNet
 from helpers_commands import call, refused, save
@@ -94,6 +95,27 @@ def test_photos_are_learned_without_training(tmp_path: Path, monkeypatch: pytest
     pictures("cross", 1)[0].save(root / "one" / "1.png")
     assert "'one' has 1 photo that can be read" in refused("train", root, "--out", tmp_path / "n")
     assert not (tmp_path / "n").exists()
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("fine_tune", [False, True])
+def test_many_photos_are_whitened(tmp_path: Path, fine_tune: bool) -> None:
+    options = {"fine_tune": True, "epochs": 1, "backbone": "efficientnet_lite0"} if fine_tune else {}
+    made = train_model(photos(tmp_path / "photos", 42), tmp_path / "m", **options, device="cpu").model
+    whitening = made.learner.known.whitening
+    assert whitening["plain"].matrix.shape == (32, 32) and made.learner.whiten == 0.9
+    made.teach("cross", pictures("cross", 3))
+    state = max((tmp_path / "m" / "states").iterdir()) / "known.safetensors"
+    config, tensors = read_tensors(state, "known")
+    assert config["format"] == 3 and tensors["whitening.0.matrix"].shape == (0, 32)  # it is in base/, once
+    again, asked = Model.load(tmp_path / "m", device="cpu"), pictures("cross", 4, seed=5)
+    assert again.learner.known.whitening["plain"].same(whitening["plain"])
+    assert [a.top for a in again.predict(asked)] == [a.top for a in made.predict(asked)]
+    other = train_model(photos(tmp_path / "photos", 44), tmp_path / "n", device="cpu").model
+    if not fine_tune:  # the backbone is the same
+        other.merge(again)
+        assert {c.name for c in other.classes()} == {"square", "bar", "frame", "cross"}
+        assert np.mean([a.top[0][0] == "cross" for a in other.predict(asked)]) > 0.5
 
 
 @pytest.mark.usefixtures("stand_in")

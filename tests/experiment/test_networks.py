@@ -239,7 +239,7 @@ def test_features_are_extracted_from_the_detail_that_a_test_size_asks_for(
     assert np.allclose(found, expected, atol=1e-2) and model.transform.size == 24
 
 
-def test_whitened_features_keep_base_heads_that_are_trained(tmp_path: Path) -> None:
+def test_whitened_runs_keep_features_and_base_heads_that_are_trained(tmp_path: Path) -> None:
     text = "epochs: 1\nhead: cosine\nnetworks: [{}, {views: [flip, largest]}, {head: linear}]\n"
     folders = [tmp_path / "1", tmp_path / "2", tmp_path / "3"]
     plain, pictures = features_of_benchmark(built(text, tmp_path), folders, lambda *_: None)
@@ -247,16 +247,17 @@ def test_whitened_features_keep_base_heads_that_are_trained(tmp_path: Path) -> N
     rows = np.searchsorted(pictures.wanted, np.setdiff1d(pictures.base, pictures.kept))
     for view, x in whitened.views.items():
         raw = np.asarray(plain.views[view][:])
-        whiten = Whitening.fit(raw[rows], plain.labels[rows], 0.5)
-        np.testing.assert_allclose(x, whiten(raw), atol=1e-4)
-        means = np.stack([unit(x[rows][plain.labels[rows] == c]).mean(0) for c in range(6)])
+        assert np.array_equal(np.asarray(x[:]), raw)
+        z = Whitening.fit(raw[rows], plain.labels[rows], 0.5)(raw)
+        np.testing.assert_allclose(whitened.whitening[view](raw), z, atol=1e-5)
+        means = np.stack([unit(z[rows][plain.labels[rows] == c]).mean(0) for c in range(6)])
         np.testing.assert_allclose(whitened.prototypes[view], means, atol=1e-5)
         own, before = whitened.heads[view], plain.heads[view]
-        if view in ("network 2: largest", "network 3: plain"):  # none was trained, or it counts lengths
-            assert isinstance(own, CosineHead) and own.undo is None and (own.weight == whitened.prototypes[view]).all()
+        if view == "network 2: largest":  # none was trained
+            assert isinstance(own, CosineHead) and own.whitened and (own.weight == whitened.prototypes[view]).all()
         else:
+            assert type(own) is type(before) and not getattr(own, "whitened", False)
             assert (own.weight == before.weight).all()
-            np.testing.assert_allclose(own.scores(x), before.scores(raw), atol=1e-4)
     whitened.save(tmp_path / "features.npz")
     again = FeatureSet.load(tmp_path / "features.npz")
     tests, read = (one.of(one.test) for one in (whitened, again))
@@ -264,6 +265,7 @@ def test_whitened_features_keep_base_heads_that_are_trained(tmp_path: Path) -> N
         np.testing.assert_allclose(read[view], tests[view], atol=1e-3)
         there, here = again.heads[view].scores(read[view]), whitened.heads[view].scores(tests[view])
         np.testing.assert_allclose(there, here, atol=1e-2)
+        assert again.whitening[view].same(whitened.whitening[view])
 
 
 def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from faverage.errors import ConfigError
 from faverage.features import FeatureSet, file_views
-from faverage.fscil import CosineHead, LinearHead
+from faverage.fscil import CosineHead, LinearHead, Whitening
 from helpers_features import BASE, D, made, plain
 
 
@@ -22,6 +22,8 @@ def assert_same(one: FeatureSet, other: FeatureSet) -> None:
     for view, head in one.heads.items():
         assert np.array_equal(one.prototypes[view], other.prototypes[view]) and type(head) is type(other.heads[view])
         assert all(np.array_equal(x, vars(other.heads[view])[name]) for name, x in vars(head).items())
+    assert one.whitening.keys() == other.whitening.keys()
+    assert all(whitening.same(other.whitening[view]) for view, whitening in one.whitening.items())
 
 
 def test_linear_heads_of_two_views_and_numbers_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +73,7 @@ def test_parts_do_not_overlap_and_rows_are_read_by_view(tmp_path: Path) -> None:
 
 
 def different_widths(path: Path) -> FeatureSet:
-    """Two views: a wide one with a cosine head of features before whitening, a narrow one with a linear head."""
+    """Two views, whitened: a wide one with a cosine head of whitened features, a narrow one with a linear head."""
     features = FeatureSet.load(made(path), ["plain", "rotate-180"])
     view, narrow = "rotate-180", D - 2
     head = LinearHead(features.heads[view].weight[:, :narrow], np.arange(BASE, dtype=np.float32))
@@ -79,7 +81,8 @@ def different_widths(path: Path) -> FeatureSet:
         features,
         views={**features.views, view: features.views[view][:, :narrow]},
         prototypes={**features.prototypes, view: features.prototypes[view][:, :narrow]},
-        heads={"plain": replace(features.heads["plain"], undo=np.eye(D + 1, D)), view: head},
+        heads={"plain": replace(features.heads["plain"], whitened=True), view: head},
+        whitening={"plain": Whitening(np.ones(D), 2 * np.eye(D)), view: Whitening(np.zeros(narrow), np.eye(narrow))},
     )
 
 
@@ -103,9 +106,11 @@ def test_views_of_different_widths(tmp_path: Path) -> None:
         ({"base_head_bias.1": None}, "is 0 for a linear head, but there is no 'base_head_bias.1'"),
         ({"base_head_bias.0": np.zeros(BASE)}, "has 'base_head_bias.0' and 'base_head_scale'"),
         (
-            {"base_head_undo.0": np.eye(D)},
-            "'base_head_undo' must be finite numbers of shape (7, 6), got float64 (6, 6)",
+            {"whitening_matrix.0": np.eye(D - 1)},
+            "'whitening_matrix.0' must be finite numbers of shape (6, 6), got float64 (5, 5)",
         ),
+        ({"whitening_centre.1": None}, "has 'base_head_whitened', but lacks 'whitening_centre.1'"),
+        ({"base_head_whitened": np.ones(3)}, "'base_head_whitened' must be 2 truth values, got float64 (3,)"),
         ({"base_head_scale": np.ones(3)}, "'base_head_scale' must be a number > 0, or one a view"),
     ],
 )

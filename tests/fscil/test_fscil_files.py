@@ -140,9 +140,9 @@ def test_a_broken_learner_of_the_version_before_is_refused(tmp_path: Path, chang
 def test_a_learner_of_a_later_version_is_refused(tmp_path: Path) -> None:
     folder = learner_of("afa").save(tmp_path / "learner")
     config, tensors = read_tensors(folder / "learner.safetensors", "learner")
-    for later in (3, "3", None, True):
+    for later in (4, "3", None, True):
         write_tensors(folder / "learner.safetensors", "learner", {**config, "format": later}, tensors)
-        with pytest.raises(ValueError, match="this version reads formats up to 2: upgrade faverage"):
+        with pytest.raises(ValueError, match="this version reads formats up to 3: upgrade faverage"):
             FewShotLearner.load(folder)
 
 

@@ -22,7 +22,7 @@ from faverage.app.names import ModelError
 from faverage.app.own import as_model, is_own, own_module
 from faverage.app.why import asked
 from faverage.errors import install_line
-from faverage.fscil import CosineHead, FewShotLearner, LinearHead, PrototypeHead
+from faverage.fscil import CosineHead, FewShotLearner, LinearHead, PrototypeHead, Whitening
 from faverage.fscil.fusers import ALONE
 from faverage.fscil.heads import RidgeHead, unit
 from faverage.fscil.members import Member, Members
@@ -139,12 +139,15 @@ class _Graph(nn.Module):
         fused = learner.fuser not in ALONE and learner.fitted is not None
         self.fuse: nn.Module = _fuser(learner, members) if fused else _Mean(chosen, members.n_classes)
         self.members = nn.ModuleList(_Member(member, names, members.n_classes) for member in chosen)
+        maps = learner.known.whitening
+        self.whiten = nn.ModuleList(_Whiten(maps[view]) if maps else nn.Identity() for view in names)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return probabilities ``(n, N)`` of uint8 images ``(n, S, S, 3)``."""
         x = self.see(images)
-        seen = torch.cat(features_of(self.backbone, self.views, x), 1).split(self.widths, 1)
-        scores = torch.stack([member(seen) for member in self.members], 1)
+        views = torch.cat(features_of(self.backbone, self.views, x), 1).split(self.widths, 1)
+        seen = [whiten(view) for whiten, view in zip(self.whiten, views, strict=True)]
+        scores = torch.stack([member(seen if member.whitened else views) for member in self.members], 1)
         fused: Tensor = self.fuse(scores)
         return fused
 
@@ -181,6 +184,22 @@ class _See(nn.Module):
         return x * self.scale + self.shift
 
 
+class _Whiten(nn.Module):
+    """What prototypes see of features ``(n, d)``, where the learner whitens."""
+
+    centre: Tensor
+    matrix: Tensor
+
+    def __init__(self, whitening: Whitening) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.from_numpy(whitening.centre))
+        self.register_buffer("matrix", torch.from_numpy(whitening.matrix))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``(n, d)``."""
+        return (_unit_roots(x) - self.centre) @ self.matrix
+
+
 class _Member(nn.Module):
     """One member: probabilities of all N classes, 0 for those that it does not know."""
 
@@ -193,6 +212,7 @@ class _Member(nn.Module):
         head = member.head
         self.view = None if member.view is None else views.index(member.view)
         self.normed = not isinstance(head, LinearHead)
+        self.whitened = member.kind != "base" or (isinstance(head, CosineHead) and head.whitened)
         weight, bias = (torch.from_numpy(np.asarray(part, dtype=np.float32)) for part in _linear(head))
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
@@ -205,7 +225,7 @@ class _Member(nn.Module):
     def forward(self, seen: Sequence[Tensor]) -> Tensor:
         """Return ``(n, N)`` of features ``(n, d_v)`` of each view."""
         if self.view is None:
-            roots = [_unit(x.sign() * x.abs().sqrt()) for x in seen]
+            roots = [_unit_roots(x) for x in seen]
             features = torch.cat(roots, 1) / len(roots) ** 0.5
         else:
             features = _unit(seen[self.view]) if self.normed else seen[self.view]
@@ -216,6 +236,10 @@ class _Member(nn.Module):
 def _unit(x: Tensor) -> Tensor:
     length = x.square().sum(1, keepdim=True).sqrt()
     return x / torch.where(length > 0, length, 1.0)
+
+
+def _unit_roots(x: Tensor) -> Tensor:
+    return _unit(x.sign() * x.abs().sqrt())
 
 
 def _linear(head: LinearHead | CosineHead | PrototypeHead | RidgeHead) -> tuple[Any, Any]:

@@ -29,6 +29,7 @@ from faverage.data.store import in_order, open_store
 from faverage.fscil import FewShotLearner
 from faverage.fscil.heads import base_heads, fit_head, unit
 from faverage.fscil.images import ImageBackbone
+from faverage.fscil.whitening import whitenings
 from faverage.report.page import duration
 from faverage.storage import read_tensors
 from faverage.vision import (
@@ -54,6 +55,7 @@ How = Literal["ready", "fine-tune", "from-scratch"]
 # side of the stored squares
 SIDES = {"resnet18_small": 84, "resnet18_large": 256} | {f"efficientnet_lite{i}": 256 for i in range(3)}
 TINY = 32
+WHITEN = 0.9  # shrinkage: what a class differs in within itself counts for less
 SHIPPED, DIGITS, DIGITS_SIDE = "digits.safetensors", "digits", 16  # the embedded model
 GREY = (0.5, 0.5, 0.5)
 LAYOUT = "expected one sub-folder a class, such as IMAGES/cat/1.jpg and IMAGES/dog/2.png"
@@ -206,7 +208,7 @@ def _look_and_learn(
     progress: Progress,
 ) -> Trained:
     """Fit heads on what a frozen network makes of the photos."""
-    learner = FewShotLearner(model, views=_views(views), device=device, seed=seed)
+    learner = FewShotLearner(model, views=_views(views), whiten=WHITEN, device=device, seed=seed)
     eyes, side = learner.backbone, _side(model)
     assert isinstance(eyes, ImageBackbone)
     files = [item.file for item in items]
@@ -379,16 +381,17 @@ def _finish(
     options: dict[str, Any] = {"transform": model.transform, "views": views, "device": device, "progress": True}
     features = np.split(extract_features(model.backbone, images, rest, **options), len(views), axis=1)
     order = np.argsort(np.array(names))  # a learner has its base classes in this order
-    means = {
-        view: np.stack([unit(x[numbers[rest] == c]).mean(0) for c in order])
-        for view, x in zip(views, features, strict=True)
-    }
+    maps = whitenings(dict(zip(views, features, strict=True)), numbers[rest], WHITEN)
+    means = {}
+    for view, x in zip(views, features, strict=True):
+        z = maps[view](x) if maps else x
+        means[view] = np.stack([unit(z[numbers[rest] == c]).mean(0) for c in order])
     own = {} if refit else {view: head.of_rows(order) for view, head in base_heads(model, views).items()}
     places = np.argsort(order)[numbers[rest]]
     heads = {v: own.get(v) or fit_head(x, places, len(names)) for v, x in zip(views, features, strict=True)}
     labels = np.array(names)[numbers[aside]]
-    learner = FewShotLearner(model, views=views, device=device, seed=seed)
-    learner.fit_base(images[aside], labels, head=heads, prototypes=means)
+    learner = FewShotLearner(model, views=views, whiten=WHITEN, device=device, seed=seed)
+    learner.fit_base(images[aside], labels, head=heads, prototypes=means, whitening=maps)
     said = learner.predict(images[aside])
     of_class = {name: np.flatnonzero(numbers == c) for c, name in enumerate(names)}
     rows = dict(zip(ids_of(learner.known.views), np.flatnonzero(aside).tolist(), strict=True))

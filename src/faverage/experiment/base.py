@@ -21,7 +21,7 @@ from faverage.experiment.pictures import Pictures, load_pictures, seen_by
 from faverage.experiment.resume import read_left, trained, with_weights, write_left
 from faverage.features import FeatureSet
 from faverage.fscil.heads import CosineHead, base_heads, unit
-from faverage.fscil.whitening import Whitening, whitened_heads
+from faverage.fscil.whitening import Whitening
 from faverage.vision.backbones import average_weights, backbone_config, get_backbone
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def _joined(config: RunConfig, seen: Sequence[FeatureSet]) -> FeatureSet:
         views=of_all("views"),
         prototypes=of_all("prototypes"),
         heads=of_all("heads"),
+        whitening=of_all("whitening") if config.whiten is not None else {},
         networks=networks or None,
     )
 
@@ -147,12 +148,14 @@ def _see(
         view: Shards([part[:, v * d : (v + 1) * d] for part in stored.parts]) for v, view in enumerate(config.views)
     }
     n_base, trained_on, labels = len(pictures.sessions[0]), np.searchsorted(wanted, rest), pictures.labels[rest]
-    own = base_heads(model, config.views)
-    if config.whiten is not None:
-        maps = {v: Whitening.fit(np.asarray(x[trained_on]), labels, config.whiten) for v, x in views.items()}
-        views = {view: _whitened(x, maps[view]) for view, x in views.items()}
-        own = whitened_heads(own, maps)
-    prototypes = {view: class_means(np.asarray(x[trained_on]), labels, n_base) for view, x in views.items()}
+    maps, prototypes, heads, own = {}, {}, {}, base_heads(model, config.views)
+    for view, x in views.items():
+        learned = np.asarray(x[trained_on])
+        if config.whiten is not None:
+            maps[view] = Whitening.fit(learned, labels, config.whiten)
+            learned = maps[view](learned)
+        prototypes[view] = class_means(learned, labels, n_base)
+        heads[view] = own.get(view) or CosineHead(prototypes[view], 16.0, whitened=view in maps)
     about = {
         "images": len(rest),
         "backbone": config.backbone,
@@ -165,13 +168,7 @@ def _see(
         "ran": model.config["ran"],
         "history": model.history,
     }
-    heads = {view: own.get(view) or CosineHead(means, 16.0) for view, means in prototypes.items()}
-    return replace(none, views=views, prototypes=prototypes, heads=heads, base=about)
-
-
-def _whitened(features: Array | Shards, whiten: Whitening) -> Array:
-    """Return features ``(n, d)``, whitened, in memory."""
-    return np.concatenate([whiten(features[i : i + 4096]) for i in range(0, len(features), 4096)])
+    return replace(none, views=views, prototypes=prototypes, heads=heads, base=about, whitening=maps)
 
 
 def _longest(file: Path, seconds: float) -> float:

@@ -48,17 +48,18 @@ def run_method(method: str, features: FeatureSet, config: RunConfig, *, trade: b
     """
     learner = learner_of(method, config)
     start = time.perf_counter()
-    learner.fit_base(*features.examples(features.memory), head=features.heads, prototypes=features.prototypes)
+    learner.fit_base(*features.examples(features.memory), **features.base_parts)
     base = {"seconds": time.perf_counter() - start}
     outcome = Outcome(features.sessions)
     test, labels = features.examples(features.test)
+    looked = learner.known.looked(test)  # in every session alike
     for k in range(len(features.sessions)):
         start = time.perf_counter()
         if k > 0:
             learner.learn_session(*features.examples(features.shots[k - 1]))
         learned = time.perf_counter()
         seen = np.isin(labels, np.concatenate(features.sessions[: k + 1]))
-        asked = {view: x[seen] for view, x in test.items()}
+        asked = looked.rows(seen)
         said = learner.predict(asked)
         outcome.add(labels[seen], said, time.perf_counter() - start, learned - start)
     fitted = getattr(learner.fitted, "history", None)

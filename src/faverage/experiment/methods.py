@@ -136,9 +136,9 @@ def _fingerprint(features: FeatureSet, settings: dict[str, Any]) -> str:
         for array in (features.labels[rows], *features.of(rows).values()):
             digest.update(np.ascontiguousarray(array).tobytes())
     for view, head in features.heads.items():
-        for array in (features.prototypes[view], *vars(head).values()):
-            if array is not None:
-                digest.update(np.ascontiguousarray(array).tobytes())
+        whitening = vars(features.whitening[view]).values() if view in features.whitening else ()
+        for array in (features.prototypes[view], *vars(head).values(), *whitening):
+            digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:12]
 
 

@@ -28,14 +28,15 @@ from faverage.fscil.heads import Array, CosineHead, LinearHead
 from faverage.fscil.images import ImageBackbone
 from faverage.fscil.knowledge import BaseHead, Knowledge
 from faverage.fscil.learner import FewShotLearner, _State, check_steepness
+from faverage.fscil.whitening import Whitening
 from faverage.fusion import Fuser, get_fuser, load_fuser
 from faverage.storage import parse_json, read_tensors, write_tensors
 
-FORMAT = 2  # of what is known; files without a number are of the version before
+FORMAT = 3  # of what is known, 2 where nothing is whitened; files without a number are of the version before
 LARGEST = 1e12  # of any number in a learner; its square, summed over features and times the steepest τ, is still finite
 OPTIONS = (
     *("fuser", "fuser_options", "views", "members", "rehearsal", "stand_ins", "spread", "balance", "balance_of"),
-    *("calibration", "temperature", "ridge", "padding", "threshold", "scope", "hold_out", "training", "seed"),
+    *("calibration", "temperature", "ridge", "whiten", "padding", "threshold", "scope", "hold_out", "training", "seed"),
 )
 
 
@@ -168,14 +169,14 @@ def with_knowledge(learner: FewShotLearner, known: Knowledge, fuser: Fuser | Non
 def pack(known: Knowledge | None) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return what is known as JSON data and arrays of any shape; ``unpack`` is its inverse."""
     if known is None:
-        return {"format": FORMAT, "classes": []}, {}
-    if any(getattr(one.head, "undo", None) is not None for one in known.heads):
-        raise ValueError("a learner of whitened features whose base head is of others cannot be saved: leave that head")
-    heads = [
-        {"view": one.view, "scale": one.head.scale if isinstance(one.head, CosineHead) else None} for one in known.heads
-    ]
+        return {"format": 2, "classes": []}, {}
+    heads = []
+    for one in known.heads:
+        cosine = one.head if isinstance(one.head, CosineHead) else None
+        whitened = {"whitened": True} if cosine is not None and cosine.whitened else {}
+        heads.append({"view": one.view, "scale": None if cosine is None else cosine.scale, **whitened})
     config = {
-        "format": FORMAT,
+        "format": FORMAT if known.whitening else 2,
         "classes": list(known.classes),
         "session": known.session.tolist(),
         "views": list(known.views),
@@ -184,6 +185,8 @@ def pack(known: Knowledge | None) -> tuple[dict[str, Any], dict[str, Array]]:
     arrays = {"labels": known.labels, "shot": known.shot, "counts": known.counts}
     for i, view in enumerate(known.views):
         arrays |= {f"features.{i}": known.views[view], f"anchors.{i}": known.anchors[view].astype(np.float32)}
+        if view in known.whitening:
+            arrays |= {f"whitening.{i}.{name}": array for name, array in vars(known.whitening[view]).items()}
     for i, one in enumerate(known.heads):
         arrays |= {f"heads.{i}.weight": one.head.weight, f"heads.{i}.classes": one.classes.astype(np.int64)}
         if isinstance(one.head, LinearHead):
@@ -196,7 +199,7 @@ def unpack(config: dict[str, Any], arrays: dict[str, Array]) -> Knowledge | None
 
     Every part is checked: ValueError says what is wrong, LookupError and TypeError that something is missing.
     """
-    if type(config["format"]) is not int or config["format"] != FORMAT:
+    if type(config["format"]) is not int or config["format"] not in (2, FORMAT):
         raise ValueError(
             f"it has format {str(config['format'])[:20]}, this version reads formats up to {FORMAT}: upgrade faverage"
         )
@@ -209,12 +212,17 @@ def unpack(config: dict[str, Any], arrays: dict[str, Array]) -> Knowledge | None
         raise ValueError("the views must be a list of names")
     if len(set(views)) < len(views):
         raise ValueError("the views must differ from each other")
-    n, features, anchors = len(arrays["labels"]), {}, {}
+    n, features, anchors, whitening = len(arrays["labels"]), {}, {}, {}
     for i, view in enumerate(views):
         features[view], anchors[view] = arrays[f"features.{i}"], arrays[f"anchors.{i}"]
         width = features[view].shape[-1] if features[view].ndim == 2 and features[view].shape[-1] else None
         check_array(f"the features of the view '{view}'", features[view], n, width)
         check_array(f"the anchors of the view '{view}'", anchors[view], len(classes), width)
+        if config["format"] == FORMAT:
+            centre, matrix = arrays[f"whitening.{i}.centre"], arrays[f"whitening.{i}.matrix"]
+            check_array(f"the centre of the whitening of the view '{view}'", centre, width)
+            check_array(f"the matrix of the whitening of the view '{view}'", matrix, width, width)
+            whitening[view] = Whitening(centre, matrix)
     _check_numbers("the labels", arrays["labels"], n, 0, len(classes) - 1)
     _check_numbers("the numbers of examples behind the anchors", arrays["counts"], len(classes), 0, 1e12)
     shot = arrays["shot"]
@@ -234,7 +242,7 @@ def unpack(config: dict[str, Any], arrays: dict[str, Array]) -> Knowledge | None
             head: LinearHead | CosineHead = LinearHead(weight, arrays[f"heads.{i}.bias"])
         else:
             check_steepness(f"the scale of the base head {i}", scale)
-            head = CosineHead(weight, float(scale))
+            head = CosineHead(weight, float(scale), about.get("whitened") is True)
         heads.append(BaseHead(about["view"], head, rows))
     return Knowledge(
         tuple(classes),
@@ -245,6 +253,7 @@ def unpack(config: dict[str, Any], arrays: dict[str, Array]) -> Knowledge | None
         anchors,
         arrays["counts"],
         tuple(heads),
+        whitening,
     )
 
 

@@ -85,8 +85,8 @@ class CosineHead:
     Attributes:
         weight: ``(C, d)``.
         scale: s.
-        undo: ``(d + 1, d)``, where the head was trained before features were whitened, and is given whitened ones: see
-            ``Whitening.undo``.
+        whitened: whether it is of features as prototypes see them, where a learner whitens, see ``Whitening``; a head
+            that was trained with its network is not.
 
     >>> CosineHead(np.eye(2), scale=5.0).scores(np.array([[3.0, 0.0]])).round(2)
     array([[0.99, 0.01]])
@@ -94,7 +94,7 @@ class CosineHead:
 
     weight: Array
     scale: float
-    undo: Array | None = None
+    whitened: bool = False
 
     @property
     def n_classes(self) -> int:
@@ -103,14 +103,11 @@ class CosineHead:
 
     def scores(self, features: Array) -> Array:
         """Return probabilities ``(n, C)`` of features ``(n, d)``."""
-        if self.undo is not None:
-            roots = features @ self.undo[:-1] + self.undo[-1]
-            features = roots * np.abs(roots)
         return softmax(self.scale * unit(features) @ unit(self.weight).T)
 
     def of_rows(self, rows: Array) -> CosineHead:
         """Return the head of some of the classes, a mask ``(C,)``."""
-        return CosineHead(self.weight[rows], self.scale, self.undo)
+        return CosineHead(self.weight[rows], self.scale, self.whitened)
 
 
 @dataclass

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from numpy.typing import ArrayLike
 
 from faverage.errors import UserError
 from faverage.fscil.heads import Array, CosineHead, LinearHead, unit
+from faverage.fscil.whitening import Whitening
 
-__all__ = ["BaseHead", "Knowledge", "Views", "as_views"]
+__all__ = ["BaseHead", "Knowledge", "Looked", "Views", "as_views"]
 
 Views = Mapping[str, Array]  # features (n, d_v) of each view, by name
 
@@ -56,6 +58,30 @@ def as_views(X: ArrayLike | Mapping[str, ArrayLike], like: Mapping[str, int] | N
         if not np.isfinite(x).all():
             raise ValueError("features must be finite")
     return views
+
+
+class Looked(dict[str, Array]):
+    """Features ``(n, d_v)`` by view, with what prototypes and ridge regression see of them, made once.
+
+    Attributes:
+        seen: ``(n, d_v)``, by view: whitened where the learner whitens.
+    """
+
+    def __init__(self, views: Views, seen: Views) -> None:
+        super().__init__(views)
+        self.seen = dict(seen)
+
+    def rows(self, which: Array) -> Looked:
+        """Return some of the examples: numbers ``(m,)``, or a mask ``(n,)``."""
+        views = {v: x[which] for v, x in self.items()}
+        return Looked(views, {v: views[v] if z is self[v] else z[which] for v, z in self.seen.items()})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Looked]) -> Looked:
+        """Return the examples of all parts, one after the other."""
+        views = {v: np.concatenate([part[v] for part in parts]) for v in parts[0]}
+        as_is = {v: all(part.seen[v] is part[v] for part in parts) for v in views}
+        return cls(views, {v: x if as_is[v] else np.concatenate([p.seen[v] for p in parts]) for v, x in views.items()})
 
 
 def check_label(label: Any) -> None:
@@ -99,10 +125,11 @@ class Knowledge:
         labels: ``(n,)``, numbers of their classes.
         shot: ``(n,)``, whether the prototype of its class is made of the example; the others were held out from the
             base session, and serve rehearsal alone.
-        anchors: by view ``(N, d_v)``, the mean of the normalised features of examples that are not kept; zero for
-            classes without such.
+        anchors: by view ``(N, d_v)``, the mean of the normalised features, as prototypes see them, of examples that
+            are not kept; zero for classes without such.
         counts: ``(N,)``, how many these are.
         heads: of the base session; none where there was no such session.
+        whitening: by view; none where prototypes see features as they are.
 
     >>> from faverage.fscil import FewShotLearner
     >>> learner = FewShotLearner().learn_session(np.eye(6), ["a", "a", "a", "b", "b", "b"])
@@ -118,6 +145,7 @@ class Knowledge:
     anchors: dict[str, Array]
     counts: Array
     heads: tuple[BaseHead, ...] = ()
+    whitening: Mapping[str, Whitening] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, widths: Mapping[str, int]) -> Knowledge:
@@ -135,6 +163,7 @@ class Knowledge:
         prototypes: Views,
         heads: Mapping[str, LinearHead | CosineHead],
         counts: Array | None = None,
+        whitening: Mapping[str, Whitening] | None = None,
     ) -> Knowledge:
         """Return what is known after a base session.
 
@@ -142,9 +171,10 @@ class Knowledge:
             classes: C labels.
             held_out: features ``(n, d_v)`` of examples that neither heads nor prototypes were made from.
             labels: ``(n,)``, numbers of their classes.
-            prototypes: by view ``(C, d_v)``, means of normalised features.
+            prototypes: by view ``(C, d_v)``, means of normalised features, whitened where there is whitening.
             heads: by view.
             counts: ``(C,)``, how many examples each prototype is the mean of; by default what ``hold_out`` leaves.
+            whitening: of every view, or none.
         """
         n_base = len(classes)
         for view in held_out:
@@ -158,10 +188,9 @@ class Knowledge:
             numbers = {name: x for name, x in vars(heads[view]).items() if isinstance(x, np.ndarray)}
             if "bias" in numbers and numbers["bias"].shape != shape[:1]:
                 raise ValueError(f"head must have {n_base} biases, got {numbers['bias'].shape}")
-            if "undo" in numbers and numbers["undo"].shape != (shape[1] + 1, shape[1]):
-                raise ValueError(f"undo must be of shape {(shape[1] + 1, shape[1])}, got {numbers['undo'].shape}")
             if not all(np.isfinite(x).all() for x in numbers.values()):
                 raise ValueError("head must be made of finite numbers")
+        check_whitening(whitening or {}, {view: x.shape[1] for view, x in held_out.items()})
         behind = _BEHIND * np.bincount(labels, minlength=n_base) if counts is None else np.asarray(counts)
         return cls(
             tuple(classes),
@@ -172,6 +201,7 @@ class Knowledge:
             {view: np.array(prototypes[view], dtype=np.float32) for view in held_out},  # not what a caller may change
             behind.astype(np.int64),
             tuple(BaseHead(view, deepcopy(heads[view]), np.arange(n_base)) for view in held_out),
+            dict(whitening or {}),
         )
 
     @property
@@ -189,6 +219,17 @@ class Knowledge:
     def shots(self) -> Array:
         """How many shots each class has, ``(N,)``."""
         return np.bincount(self.labels[self.shot], minlength=len(self.classes))
+
+    def looked(self, views: Views) -> Looked:
+        """Return features ``(n, d_v)`` of examples, with what prototypes see of them."""
+        if isinstance(views, Looked):
+            return views
+        return Looked(views, {v: self.whitening[v](x) if v in self.whitening else x for v, x in views.items()})
+
+    @cached_property
+    def kept(self) -> Looked:
+        """All kept examples, as ``looked`` returns them."""
+        return self.looked(self.views)
 
     def number(self, label: Any) -> int:
         """Return the number of a class; ValueError where it is not known."""
@@ -208,14 +249,14 @@ class Knowledge:
         NaN where that is the usual one, for what was held out, and where there is none, for a single example.
         """
         total, behind = self._sums(view)
-        z = unit(self.views[view])
+        z = unit(self.kept.seen[view])
         left = behind[self.labels] - 1
         without = (total[self.labels] - z) / np.maximum(left, 1)[:, None]
         return np.where((self.shot & (left > 0))[:, None], without, np.nan).astype(np.float32)
 
     def _sums(self, view: str) -> tuple[Array, Array]:
         """Return the sum of the normalised features of each class ``(N, d_v)``, and how many they are."""
-        shots, labels = unit(self.views[view][self.shot]).astype(np.float64), self.labels[self.shot]
+        shots, labels = unit(self.kept.seen[view][self.shot]).astype(np.float64), self.labels[self.shot]
         total = self.anchors[view].astype(np.float64) * self.counts[:, None]
         np.add.at(total, labels, shots)
         return total, self.counts + np.bincount(labels, minlength=len(self.classes))
@@ -348,13 +389,16 @@ class Knowledge:
         """Return the knowledge of both, from features of the same backbone; a class that both know is one class.
 
         Base classes of either stay base classes, with the base heads of both; then come the sessions of this one, then
-        those of the other.
+        those of the other. Where the two whiten differently, the whitening of the first that has one counts, and what
+        the other keeps of base classes alone, means of what it saw, is carried over.
         """
         if self.widths != other.widths:
             raise ValueError(
                 f"the learners have different views, {_told(self.widths)} and {_told(other.widths)}: only learners "
                 "with the same backbone and the same views share their examples"
             )
+        whitening = self.whitening or other.whitening
+        own_anchors, their_anchors = self._carried(whitening), other._carried(whitening)
         last = int(self.session.max(initial=0))
         session = {label: int(s) for label, s in zip(self.classes, self.session, strict=True)}
         for label, s in zip(other.classes, other.session, strict=True):
@@ -367,7 +411,7 @@ class Knowledge:
         counts[mine], again[theirs_] = self.counts, other.counts
         anchors, second = ({v: np.zeros((len(classes), d)) for v, d in self.widths.items()} for _ in range(2))
         for view in self.views:
-            anchors[view][mine], second[view][theirs_] = self.anchors[view], other.anchors[view]
+            anchors[view][mine], second[view][theirs_] = own_anchors[view], their_anchors[view]
         same = np.all([(anchors[view] == second[view]).all(1) for view in self.views], 0)
         again[same] = 0  # copies of one model have one base session
         for view in self.views:
@@ -391,9 +435,40 @@ class Knowledge:
             anchors,
             counts,
             tuple(heads),
+            whitening,
         )
         both._check_twins()
         return both
+
+    def _carried(self, whitening: Mapping[str, Whitening]) -> dict[str, Array]:
+        """Return the anchors ``(N, d_v)`` as they would be with another whitening.
+
+        Each is taken for that of one image, and keeps its length: what is lost is how its examples differed.
+        """
+        if all(v in self.whitening and self.whitening[v].same(one) for v, one in whitening.items()):
+            return self.anchors
+        found = {}
+        for view, anchors in self.anchors.items():
+            length = np.linalg.norm(anchors, axis=1, keepdims=True)
+            usual = np.linalg.norm(self.kept.seen[view], axis=1).mean() if len(self.labels) else 1.0
+            before = self.whitening.get(view)
+            means = anchors if before is None else before.inverse(usual * anchors)
+            found[view] = np.where(length > 0, unit(whitening[view](means)) * length, 0.0).astype(np.float32)
+        return found
+
+
+def check_whitening(whitening: Mapping[str, Whitening], widths: Mapping[str, int]) -> None:
+    """Raise ValueError unless every view, of these numbers of columns, is whitened, or none is."""
+    if whitening and set(whitening) != set(widths):
+        raise ValueError(f"whitening must be of each of the views {', '.join(widths)}, got {', '.join(whitening)}")
+    for view, one in whitening.items():
+        d = widths[view]
+        if one.centre.shape != (d,) or one.matrix.shape != (d, d):
+            raise ValueError(
+                f"whitening of the view '{view}' must be of {d} features, got {one.centre.shape} and {one.matrix.shape}"
+            )
+        if not (np.isfinite(one.centre).all() and np.isfinite(one.matrix).all()):
+            raise ValueError(f"whitening of the view '{view}' must be made of finite numbers")
 
 
 def _distinct(views: Views, labels: Array, shot: Array) -> Array:

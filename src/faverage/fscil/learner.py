@@ -16,10 +16,11 @@ from faverage.fscil.fusers import ALONE, method_of, new_fuser
 from faverage.fscil.fusers import Members as MembersKind
 from faverage.fscil.heads import Array, CosineHead, LinearHead, as_head, base_heads, fit_head, unit
 from faverage.fscil.images import ImageBackbone, as_backbone
-from faverage.fscil.knowledge import Knowledge, Views, as_views, check_label
+from faverage.fscil.knowledge import Knowledge, Looked, Views, as_views, check_label
 from faverage.fscil.members import Members
 from faverage.fscil.rehearsal import BalanceOf, Rehearsal, rehearse
 from faverage.fscil.unknown import Familiarity
+from faverage.fscil.whitening import Whitening, whitenings
 from faverage.fscil.why import Why, reasons
 from faverage.fusion import Fuser, get_fuser
 from faverage.fusion.align import Padding
@@ -67,6 +68,9 @@ class FewShotLearner:
         calibration: share in which prototypes of new classes are drawn towards similar base classes.
         temperature: τ of the prototypes; None learns it.
         ridge: penalty of the ridge regression; None: there is no such member.
+        whiten: shrinkage with which prototypes and ridge regression see features whitened by their covariance within
+            base classes, see ``Whitening``: 0.9 is good for features of photos. None, or base classes with fewer than
+            100 examples more than classes: they see them as they are.
         padding: how members are padded with classes that they do not know, for fusers that take no gaps.
         threshold: t of the padding ``inlierness``.
         scope: of the members ``sessions``: ``all``: a session's head knows all classes so far; ``session``: its own.
@@ -112,6 +116,7 @@ class FewShotLearner:
         calibration: float = 0.0,
         temperature: float | None = None,
         ridge: float | None = 0.1,
+        whiten: float | None = None,
         padding: Padding = "inlierness",
         threshold: float = 0.5,
         scope: Literal["all", "session"] = "all",
@@ -128,7 +133,7 @@ class FewShotLearner:
         self.fuser, self.fuser_options = fuser, dict(fuser_options or {})
         self.members_kind, self.rehearsal, self.stand_ins = members, rehearsal, stand_ins
         self.spread, self.balance, self.balance_of, self.calibration = spread, balance, balance_of, calibration
-        self.temperature, self.ridge = temperature, ridge
+        self.temperature, self.ridge, self.whiten = temperature, ridge, whiten
         self.padding: Padding = padding
         self.threshold, self.scope, self.hold_out, self.seed = threshold, scope, hold_out, seed
         _check_options(self)
@@ -178,6 +183,7 @@ class FewShotLearner:
         *,
         head: Head | Mapping[str, Head] | None = None,
         prototypes: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        whitening: Mapping[str, Whitening] | None = None,
     ) -> Self:
         """Learn base classes from many examples, forgetting everything else.
 
@@ -188,6 +194,7 @@ class FewShotLearner:
                 where there are several; by default linear ones are fitted.
             prototypes: ``(C, d)``, means of normalised features of the sorted classes, likewise. X is then what was
                 held out: examples that neither head nor prototypes were made from.
+            whitening: with given prototypes: by view, what these are of; by default features as they are.
         """
         labels = _labels(y)
         first = next(iter(X.values()), ()) if isinstance(X, Mapping) else X
@@ -201,6 +208,10 @@ class FewShotLearner:
                 f"fit_base needs one label for each of the {n} examples and at least two classes, "
                 f"got {len(labels)} labels of {len(classes)} classes; with fewer, begin with learn_session"
             )
+        if whitening is not None and prototypes is None:
+            raise ValueError("whitening comes with prototypes of whitened features: give both, or the option whiten")
+        if self.whiten is not None and whitening is None and prototypes is not None:
+            raise ValueError("to whiten, given prototypes must be of whitened features: give their whitening, too")
         kept = np.ones(n, dtype=bool)
         if prototypes is None:
             from faverage.vision import hold_out
@@ -217,9 +228,12 @@ class FewShotLearner:
         views = as_views(X if backbone is None else backbone(X))
         rest = ~kept if prototypes is None else kept
         means = as_views(prototypes, {v: x.shape[1] for v, x in views.items()}) if prototypes is not None else {}
-        counts = None
+        counts, maps = None, dict(whitening or {})
         if prototypes is None:
+            if self.whiten is not None:
+                maps = whitenings({view: x[rest] for view, x in views.items()}, numbers[rest], self.whiten)
             for view, x in views.items():
+                x = maps[view](x) if maps else x
                 means[view] = np.stack([unit(x[rest & (numbers == c)]).mean(0) for c in range(len(classes))])
             counts = np.bincount(numbers[rest], minlength=len(classes))
         heads = trained or _heads_by_view(head, views)
@@ -227,7 +241,7 @@ class FewShotLearner:
             if view not in heads:
                 heads[view] = fit_head(x[rest], numbers[rest], len(classes))
         held_out = {view: x[kept] for view, x in views.items()}
-        self._change(Knowledge.of_base(classes.tolist(), held_out, numbers[kept], means, heads, counts))
+        self._change(Knowledge.of_base(classes.tolist(), held_out, numbers[kept], means, heads, counts, maps))
         self.backbone = backbone
         return self
 
@@ -303,7 +317,7 @@ class FewShotLearner:
         state = self._need("the learner knows no class yet")
         if unknown is not None and not 0 < unknown < 1:
             raise ValueError(f"unknown must be a rate between 0 and 1, such as 0.05, got {unknown!r}")
-        views = self.features(X)
+        views = self._look(X)
         classes = state.known.classes
         labels = np.empty(len(classes), dtype=object)
         labels[:] = classes
@@ -318,22 +332,22 @@ class FewShotLearner:
 
         A share of at most a of the examples of known classes has a familiarity of at most a.
         """
-        return self._need("no class is known yet").familiarity.of(self.features(X))
+        return self._need("no class is known yet").familiarity.of(self._look(X))
 
     def usualness(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Array:
         """Return the number ``(n,)`` that ``familiarity`` ranks: about 0 for known classes, lower for unknown ones."""
-        return self._need("no class is known yet").familiarity.usualness(self.features(X))
+        return self._need("no class is known yet").familiarity.usualness(self._look(X))
 
     def why(self, X: ArrayLike | Mapping[str, ArrayLike], *, neighbours: int = 5) -> list[Why]:
         """Return for each example, of features ``(n, d)`` or images, why it has its answer; see ``fscil.why``."""
-        views = self.features(X)
         state = self._need("no class is known yet")
+        views = self._look(X)
         fused = self.fuse(state.members.scores(views))
         return reasons(state.members, state.fuser, views, fused, state.familiarity.of(views), neighbours)
 
     def member_scores(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Array:
         """Return what each member says: ``(n, K, N)``, NaN for classes that it does not know."""
-        return self.scores_of(self.features(X))
+        return self.scores_of(self._look(X))
 
     def head_scores(self, X: ArrayLike) -> Array:
         """``member_scores``, ``(n, K, N)``, under its old name."""
@@ -344,6 +358,11 @@ class FewShotLearner:
         """Return the features ``(n, d_v)`` of examples, by view."""
         like = None if self._state is None else self._state.known.widths
         return as_views(X if self.backbone is None else self.backbone(X), like)
+
+    def _look(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Looked:
+        """Return the same, with what prototypes see of them; where that was done before, as it is."""
+        known = self._need("the learner knows no class yet").known
+        return X if isinstance(X, Looked) else known.looked(self.features(X))
 
     def scores_of(self, views: Views, left_out: tuple[Array, Array] | None = None) -> Array:
         """Return what the members say of features ``(n, d_v)``, by view: ``(n, K, N)``; see ``Members.scores``."""
@@ -534,6 +553,8 @@ def _check_options(learner: FewShotLearner) -> None:
         raise ValueError(f"stand_ins and hold_out must be at least 1, got {stand_ins!r} and {hold_out!r}")
     if stand_ins > MOST_STAND_INS:
         raise ValueError(f"stand_ins must be at most {MOST_STAND_INS:,}, got {stand_ins!r}")
+    if learner.whiten is not None and not 0 < learner.whiten <= 1:
+        raise ValueError(f"whiten must be above 0 and at most 1, or None, got {learner.whiten!r}")
     for name, least, most in (("spread", 0.0, np.inf), ("balance", 1e-6, np.inf), ("calibration", 0.0, 1.0)):
         value = getattr(learner, name)
         if not least <= value <= most:

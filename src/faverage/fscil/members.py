@@ -96,7 +96,7 @@ class Members:
                 head = PrototypeHead(means[classes], tau)
                 self.members.append(Member(f"{of}session {k}", "prototypes", view, head, classes))
         if kind == "views" and ridge is not None and self.n_classes > 1:
-            views = list(known.views.values())
+            views = list(known.kept.seen.values())
             # of a class with one kept example nothing but the anchor would be left without it, a mean without noise
             more_than_one = np.bincount(known.labels, minlength=self.n_classes) > 1
             behind = np.flatnonzero((known.counts > 0) & more_than_one)
@@ -145,12 +145,13 @@ class Members:
             left_out: numbers of kept examples that are scored by members that have not learned from them, -1 for other
                 rows, and the classes of all rows, both ``(n,)``.
         """
-        n = len(next(iter(views.values())))
+        looked = self.known.looked(views)
+        n = len(next(iter(looked.values())))
         scores = np.full((n, len(self.members), self.n_classes), np.nan, dtype=np.float32)
         for k, member in enumerate(self.members):
             head = member.head
             if isinstance(head, RidgeHead):
-                outputs = head.outputs(list(views.values()))
+                outputs = head.outputs(list(looked.seen.values()))
                 if left_out is not None and self._ridge_left_out is not None:
                     rows = left_out[0] >= 0
                     outputs[rows] = self._ridge_left_out[left_out[0][rows]]
@@ -158,9 +159,10 @@ class Members:
             elif isinstance(head, PrototypeHead):
                 view = str(member.view)
                 own = None if left_out is None else self.own(view, left_out[0], member.classes, left_out[1])
-                said = head.scores(views[view], own)
+                said = head.scores(looked.seen[view], own)
             else:
-                said = head.scores(views[str(member.view)])
+                whitened = isinstance(head, CosineHead) and head.whitened
+                said = head.scores((looked.seen if whitened else looked)[str(member.view)])
             if len(member.classes) == self.n_classes and member.kind != "base":
                 scores[:, k] = said
             else:
@@ -174,10 +176,10 @@ class Members:
             classes = np.flatnonzero(base)
             place = np.cumsum(base) - 1
             head = PrototypeHead(self.prototypes[view][classes], USUAL_TEMPERATURE)
-            return learn_temperature(head, known.views[view][held_out], place[known.labels[held_out]])
+            return learn_temperature(head, known.kept.seen[view][held_out], place[known.labels[held_out]])
         rows = np.flatnonzero(np.isfinite(self._others[view][:, 0]))
         if self.n_classes < 2 or not len(rows):
             return USUAL_TEMPERATURE
         own = self.own(view, rows, np.arange(self.n_classes), known.labels[rows])
         head = PrototypeHead(self.prototypes[view], USUAL_TEMPERATURE)
-        return learn_temperature(head, known.views[view][rows], known.labels[rows], own)
+        return learn_temperature(head, known.kept.seen[view][rows], known.labels[rows], own)

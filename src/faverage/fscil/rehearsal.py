@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 
 from faverage.fscil.heads import Array, unit
-from faverage.fscil.knowledge import Knowledge
+from faverage.fscil.knowledge import Knowledge, Looked
 
 __all__ = ["BalanceOf", "Rehearsal", "Rehearsed", "rehearse"]
 
@@ -38,14 +38,14 @@ class Rehearsed:
     """What a fuser learns from.
 
     Attributes:
-        views: features ``(n, d_v)``, by view.
+        views: features ``(n, d_v)``, by view, with what prototypes see of them.
         labels: ``(n,)``, numbers of classes.
         weight: ``(n,)``, their mean is one.
         left_out: ``(n,)``, which kept example a member must not have learned from to score the row; -1 where it is none
             of them, or may be learned from.
     """
 
-    views: dict[str, Array]
+    views: Looked
     labels: Array
     weight: Array
     left_out: Array
@@ -80,14 +80,13 @@ def rehearse(
     replaced = {"residual": new, "left-out": single, "shots": np.zeros_like(single)}[kind]
     kept = np.flatnonzero(~replaced)
     drawn = _Drawn(known, prototypes, replaced) if replaced.any() else None
-    views, labels, left_out = {v: [x[kept]] for v, x in known.views.items()}, [known.labels[kept]], [kept]
+    looked, labels, left_out = [known.kept.rows(kept)], [known.labels[kept]], [kept]
     if kind == "shots":
         left_out = [np.where(known.shot[kept], -1, kept)]
     for c in np.unique(known.labels[replaced]):
         if drawn is None or not drawn.can:
             break
-        for view, x in drawn.stand_ins(int(c), int(counts[c]), stand_ins, spread, rng).items():
-            views[view].append(x)
+        looked.append(drawn.stand_ins(int(c), int(counts[c]), stand_ins, spread, rng))
         labels.append(np.full(stand_ins, c))
         left_out.append(np.full(stand_ins, -1))
     y = np.concatenate(labels)
@@ -97,7 +96,7 @@ def rehearse(
             balance *= (known.session == 0).sum() / (known.session > 0).sum()
         weight = weight * np.where(known.session[y] > 0, balance, 1.0)
     return Rehearsed(
-        {view: np.concatenate(parts) for view, parts in views.items()},
+        Looked.joined(looked),
         y,
         weight / weight.mean() if len(y) else weight,
         np.concatenate(left_out),
@@ -112,21 +111,25 @@ class _Drawn:
         behind = known.counts + np.bincount(known.labels[known.shot], minlength=len(known.classes))
         rows = np.flatnonzero(held_out if held_out.any() else known.shot & (behind > 1)[known.labels])
         labels = known.labels[rows]
-        self.can, self.prototypes = bool(len(rows)), prototypes
+        self.can, self.prototypes, self.whitening = bool(len(rows)), prototypes, known.whitening
         self.residuals, self.length = {}, {}
-        for view, x in known.views.items():
+        whose = rows if self.can else replaced
+        for view, x in known.kept.seen.items():
             apart = unit(x[rows]) - prototypes[view][labels]
             if not held_out.any():  # a mean that the example is part of lies too near to it
                 apart = apart * np.sqrt(behind / np.maximum(behind - 1, 1))[labels, None]
             self.residuals[view] = apart
-            self.length[view] = float(np.linalg.norm(x[rows if self.can else replaced], axis=1).mean())
+            self.length[view] = [float(np.linalg.norm(z[whose], axis=1).mean()) for z in (known.views[view], x)]
 
-    def stand_ins(self, c: int, shots: int, count: int, spread: float, rng: np.random.Generator) -> dict[str, Array]:
-        """Return ``(count, d_v)`` of a class of so many shots, by view."""
+    def stand_ins(self, c: int, shots: int, count: int, spread: float, rng: np.random.Generator) -> Looked:
+        """Return features ``(count, d_v)`` of a class of so many shots, by view, and what prototypes see of them."""
         chosen = rng.integers(0, len(next(iter(self.residuals.values()))), (count, 1 + shots))
-        found = {}
+        views, seen = {}, {}
         for view, residuals in self.residuals.items():
             r = residuals[chosen]
             drawn = self.prototypes[view][c] + spread * (r[:, 0] - r[:, 1:].mean(1))
-            found[view] = (self.length[view] * drawn).astype(np.float32)
-        return found
+            length, seen_length = self.length[view]
+            seen[view] = (seen_length * drawn).astype(np.float32)
+            whitening = self.whitening.get(view)
+            views[view] = seen[view] if whitening is None else length * whitening.inverse(seen[view])
+        return Looked(views, seen)

@@ -86,7 +86,7 @@ class Familiarity:
             return None
         labels = known.labels[rows]
         weight = 1 / np.bincount(labels)[labels]
-        numbers = self._numbers({view: x[rows] for view, x in known.views.items()}, (rows, labels))
+        numbers = self._numbers(known.kept.rows(rows), (rows, labels))
         mean = np.average(numbers, axis=0, weights=weight)
         square = np.average((numbers - mean) ** 2, axis=0, weights=weight) * len(rows)
         deviation = np.sqrt((square + _PRIOR * np.square(_USUAL)) / (len(rows) - 1 + _PRIOR))
@@ -99,10 +99,10 @@ class Familiarity:
     def _numbers(self, views: Views, left_out: tuple[Array, Array] | None = None) -> Array:
         """Return nearness and sureness ``(n, 2)``."""
         members, nearest = self.members, []
-        every = np.arange(members.n_classes)
-        for view, x in views.items():
+        looked, every = members.known.looked(views), np.arange(members.n_classes)
+        for view, x in looked.seen.items():
             own = None if left_out is None else members.own(view, left_out[0], every, left_out[1])
             nearest.append(PrototypeHead(members.prototypes[view], 1.0).distances(x, own).min(1))
         near = -np.log(np.mean(nearest, 0) + 1e-6)
-        sure = self.fuse(members.scores(views, left_out)).max(1).astype(np.float64)
+        sure = self.fuse(members.scores(looked, left_out)).max(1).astype(np.float64)
         return np.stack([near, np.log(sure + 1e-6) - np.log(1 - sure + 1e-6)], 1)

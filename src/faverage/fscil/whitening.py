@@ -13,14 +13,16 @@ and background.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
-from faverage.fscil.heads import Array, CosineHead, LinearHead, unit_roots
+from faverage.fscil.heads import Array, unit, unit_roots
 
-__all__ = ["Whitening", "whitened_heads"]
+__all__ = ["Whitening", "whitenings"]
+
+_ENOUGH = 100  # degrees of freedom of a covariance; with fewer, what was seen looks too much like what is to come
 
 
 @dataclass
@@ -73,8 +75,8 @@ class Whitening:
         within = u - (means / counts[:, None])[numbers]
         covariance = within.T @ within / (len(u) - len(classes))
         level = np.trace(covariance) / len(covariance)
-        if not level > 0:
-            raise ValueError("examples of a class are all alike: there is nothing to whiten")
+        if not level > 0:  # all of a class are alike
+            covariance, level = np.eye(len(covariance)), 1.0
         values, vectors = np.linalg.eigh((1 - shrinkage) * covariance / level + shrinkage * np.eye(len(covariance)))
         matrix = (vectors / np.sqrt(values)) @ vectors.T
         return cls(u.mean(0).astype(np.float32), matrix.astype(np.float32))
@@ -83,14 +85,25 @@ class Whitening:
         """Return ``(n, d)`` of features ``(n, d)``."""
         return np.asarray((unit_roots(np.asarray(features, dtype=np.float32)) - self.centre) @ self.matrix)
 
-    @property
-    def undo(self) -> Array:
-        """``(d + 1, d)``: what leads back to u, the inverse of the matrix and, as the last row, the centre."""
-        return np.concatenate([np.linalg.inv(self.matrix), self.centre[None]])
+    def inverse(self, whitened: Array) -> Array:
+        """Return features ``(n, d)`` of length one that are whitened like rows ``(n, d)``."""
+        try:
+            back = np.linalg.inv(self.matrix.astype(np.float64))
+        except np.linalg.LinAlgError:  # of a file that was changed
+            raise ValueError("the matrix of the whitening has no inverse: train the model again") from None
+        roots = whitened @ back + self.centre
+        return np.asarray(unit(roots * np.abs(roots)), dtype=np.float32)
+
+    def same(self, other: Whitening) -> bool:
+        """Return whether the other is this map once more."""
+        return np.array_equal(self.centre, other.centre) and np.array_equal(self.matrix, other.matrix)
 
 
-def whitened_heads(
-    heads: Mapping[str, LinearHead | CosineHead], maps: Mapping[str, Whitening]
-) -> dict[str, LinearHead | CosineHead]:
-    """Return cosine heads by view as they see whitened features; a linear one counts lengths, which are gone."""
-    return {view: replace(head, undo=maps[view].undo) for view, head in heads.items() if isinstance(head, CosineHead)}
+def whitenings(views: Mapping[str, Array], labels: Array, shrinkage: float) -> dict[str, Whitening]:
+    """Return a map for each view, fitted to features ``(n, d_v)`` with labels ``(n,)``.
+
+    There are none where the examples are fewer than 100 more than their classes: features stay as they are.
+    """
+    if len(labels) - len(np.unique(labels)) < _ENOUGH:
+        return {}
+    return {view: Whitening.fit(x, labels, shrinkage) for view, x in views.items()}

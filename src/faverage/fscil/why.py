@@ -102,5 +102,6 @@ def reasons(
 
 
 def similarity(known: Knowledge, views: Views) -> Array:
-    """Return the cosine of every example to every kept one, ``(n, kept)``, the mean over views."""
-    return np.asarray(np.mean([unit(x) @ unit(known.views[view]).T for view, x in views.items()], axis=0))
+    """Return the cosine of every example to every kept one, ``(n, kept)``, as prototypes see them; mean over views."""
+    seen = known.looked(views).seen
+    return np.asarray(np.mean([unit(x) @ unit(known.kept.seen[view]).T for view, x in seen.items()], axis=0))

@@ -13,7 +13,7 @@ from faverage.experiment.sweep import Plan, held_out, work
 from faverage.experiment.sweep.results import best_of
 from faverage.experiment.sweep.work import mark, read_shared, write_shared
 from faverage.features import FeatureSet
-from faverage.fscil import CosineHead, FewShotLearner
+from faverage.fscil import CosineHead, FewShotLearner, Whitening
 from faverage.rivals import RIVALS
 from helpers_run import ready
 from helpers_sweep import SMALL, command, said, times, written
@@ -115,21 +115,25 @@ def test_base_heads_of_every_kind_come_back_from_disk(based: tuple[FeatureSet, R
     features, _ = based
     (linear,), x, means = features.heads.values(), features.views["plain"], features.prototypes["plain"]
     cosine = CosineHead(linear.weight + 1, 7.5)
-    before = replace(cosine, undo=np.eye(x.shape[1] + 1, x.shape[1]))
-    for heads in ({"plain": linear}, {"plain": linear, "flip": cosine, "rotate-90": before}):
+    whitened, d = replace(cosine, whitened=True), x.shape[1]
+    some = {"plain": linear, "flip": cosine, "rotate-90": whitened}
+    for heads in ({"plain": linear}, some):
         views, prototypes = dict.fromkeys(heads, x), dict.fromkeys(heads, means)
-        write_shared(replace(features, views=views, prototypes=prototypes, heads=heads), tmp_path, False)
+        maps = {view: Whitening(np.full(d, v), (v + 1) * np.eye(d)) for v, view in enumerate(heads) if heads is some}
+        own = {"views": views, "prototypes": prototypes, "heads": heads, "whitening": maps}
+        write_shared(replace(features, **own), tmp_path, False)
         found = read_shared(tmp_path, False)
         assert found is not None and {v: type(h) for v, h in found.heads.items()} == {
             v: type(h) for v, h in heads.items()
         }
+        assert found.whitening.keys() == maps.keys() and all(found.whitening[v].same(maps[v]) for v in maps)
         assert found.sessions == features.sessions
         for a, b in zip((found.test, *found.shots), (features.test, *features.shots), strict=True):
             assert np.array_equal(found.labels[a], features.labels[b])
             assert all(np.array_equal(seen, features.of(b)["plain"]) for seen in found.of(a).values())
     assert np.array_equal(found.heads["plain"].bias, linear.bias)
     assert np.array_equal(found.heads["flip"].weight, cosine.weight) and found.heads["flip"].scale == 7.5
-    assert found.heads["flip"].undo is None and np.array_equal(found.heads["rotate-90"].undo, before.undo)
+    assert not found.heads["flip"].whitened and found.heads["rotate-90"].whitened
     for file in tmp_path.glob("shared*"):
         whole = file.read_bytes()
         for broken in (whole[:-500], whole[:-500] + b"edited" + whole[-494:]):

@@ -32,7 +32,7 @@ from faverage.experiment.sweep.held_out import held_out_loss
 from faverage.experiment.sweep.plan import Task
 from faverage.experiment.trouble import explain
 from faverage.features import FeatureSet
-from faverage.fscil import CosineHead, LinearHead
+from faverage.fscil import CosineHead, LinearHead, Whitening
 from faverage.storage import alone, parse_json, replacing
 
 __all__ = ["Outcome", "carry_out", "mark", "marked", "read_record", "read_shared", "write_shared"]
@@ -180,8 +180,10 @@ def write_shared(features: FeatureSet, folder: Path, spare: bool) -> None:
     arrays: dict[str, Any] = {"labels": features.labels[used], "words": np.array(json.dumps(words))}
     arrays |= {f"rows_{i}": np.searchsorted(used, part) for i, part in enumerate(parts)}
     for v, (view, head) in enumerate(features.heads.items()):
-        arrays |= {f"{name}_{v}": np.asarray(value) for name, value in vars(head).items() if value is not None}
+        arrays |= {f"{name}_{v}": np.asarray(value) for name, value in vars(head).items()}
         arrays[f"prototypes_{v}"] = features.prototypes[view]
+        if view in features.whitening:
+            arrays |= {f"{name}_{v}": value for name, value in vars(features.whitening[view]).items()}
     seen = np.concatenate(list(features.of(used).values()), 1)
     arrays["checksum"] = np.array(_checksum(arrays, seen))
     file.unlink(missing_ok=True)
@@ -214,6 +216,11 @@ def read_shared(folder: Path, spare: bool) -> FeatureSet | None:
             spare=spare_rows,
             prototypes=prototypes,
             heads={view: _head(data, v) for v, view in enumerate(names)},
+            whitening={
+                view: Whitening(data[f"centre_{v}"], data[f"matrix_{v}"])
+                for v, view in enumerate(names)
+                if f"matrix_{v}" in data
+            },
             **words,
         )
     except FileNotFoundError:
@@ -229,7 +236,7 @@ def _head(data: dict[str, Any], v: int) -> LinearHead | CosineHead:
     weight = data[f"weight_{v}"]
     if f"scale_{v}" not in data:
         return LinearHead(weight, data[f"bias_{v}"])
-    return CosineHead(weight, float(data[f"scale_{v}"]), data.get(f"undo_{v}"))
+    return CosineHead(weight, float(data[f"scale_{v}"]), bool(data[f"whitened_{v}"]))
 
 
 def _checksum(arrays: dict[str, Any], vectors: Any) -> str:
