@@ -93,7 +93,7 @@ def answered(learner: FewShotLearner) -> dict[str, Array]:
 def _left_out(learner: FewShotLearner) -> Array:
     """Return what the learner answers to each kept picture ``(n,)``, as ``answered`` has it."""
     known = learner.known
-    scores = learner.scores_of(known.views, (np.arange(len(known.labels)), known.labels))
+    scores = learner.scores_of(known.kept, (np.arange(len(known.labels)), known.labels))
     return np.asarray(np.array(learner.classes, dtype=object)[learner.fuse(scores).argmax(1)])
 
 

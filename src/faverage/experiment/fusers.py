@@ -9,8 +9,10 @@ import numpy as np
 
 from faverage.experiment.results import IN_PAPER
 from faverage.features import FeatureSet
-from faverage.fscil import FewShotLearner
+from faverage.fscil import Cascade, FewShotLearner
+from faverage.fscil.cascade import sureness
 from faverage.fscil.metrics import Outcome, session_metrics
+from faverage.vision.views import passes
 
 if TYPE_CHECKING:
     from faverage.experiment.config import RunConfig
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["learner_of", "run_method"]
 
 _BALANCES = (0.25, 0.5, 1.0, 1.5, 2.5, 4.0, 6.0)
+_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)  # of images that all views look at
 
 
 def run_method(method: str, features: FeatureSet, config: RunConfig, *, trade: bool = False) -> dict[str, Any]:
@@ -27,7 +30,8 @@ def run_method(method: str, features: FeatureSet, config: RunConfig, *, trade: b
         method: name of a fuser, or of a head alone: ``prototypes``, ``no-fine-tuning``.
         features: what it sees.
         config: settings of the learner.
-        trade: for ``afa``, whether to add the metrics after the last session by ``balance``.
+        trade: for ``afa``, whether to add the metrics after the last session by ``balance``, and those of a cascade by
+            passes, where there are several.
 
     Returns:
         ``sessions``, the metrics after each; ``summary``, those of all together; ``confusion``, ``history``, ``chosen``
@@ -63,6 +67,7 @@ def run_method(method: str, features: FeatureSet, config: RunConfig, *, trade: b
         said = learner.predict(asked)
         outcome.add(labels[seen], said, time.perf_counter() - start, learned - start)
     fitted = getattr(learner.fitted, "history", None)
+    stopped = _stopping(learner, asked, labels[seen], features.sessions) if trade and method == "afa" else []
     traded = _trade(learner, asked, labels[seen], features.sessions) if trade and method == "afa" else []
     return {
         **outcome.to_dict(),
@@ -71,6 +76,7 @@ def run_method(method: str, features: FeatureSet, config: RunConfig, *, trade: b
         "explanation": _explanation(learner, features.class_names),
         "base": base,
         **({"trade": traded} if traded else {}),
+        **({"stopping": stopped} if stopped else {}),
     }
 
 
@@ -90,6 +96,28 @@ def _trade(learner: FewShotLearner, test: Any, labels: Any, sessions: list[list[
         if fuser is not None:
             metrics = session_metrics(labels, classes[fuser.predict_proba(scores).argmax(1)], sessions)
             found.append({"balance": balance, **{k: v for k, v in metrics.items() if isinstance(v, float)}})
+    return found
+
+
+def _stopping(learner: FewShotLearner, test: Any, labels: Any, sessions: list[list[int]]) -> list[dict[str, float]]:
+    """Return the metrics of all sessions where only the first view looks as long as it is sure, by passes an image.
+
+    Nothing where other views take no pass of their own.
+    """
+    names, classes = list(learner.known.views), np.array(learner.classes)
+    first = [view for view in names if passes([names[0], view]) == passes(names[:1])]
+    if len(first) == len(names):
+        return []
+    cascade = Cascade(learner, first)
+    quick = cascade.quick.predict_proba({view: test[view] for view in first})
+    all_views, sure = learner.predict_proba(test).argmax(1), sureness(quick)
+    found = []
+    for share in _SHARES:
+        again = sure < cascade.threshold_of(share)
+        metrics = session_metrics(labels, classes[np.where(again, all_views, quick.argmax(1))], sessions)
+        taken = passes(first) + float(again.mean()) * (passes(names) - passes(first))
+        own = {k: v for k, v in metrics.items() if isinstance(v, float)}
+        found.append({"share": share, "again": float(again.mean()), "passes": taken, **own})
     return found
 
 

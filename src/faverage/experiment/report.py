@@ -113,6 +113,7 @@ def write_report(path: Path, results: Results) -> None:
         _last_section(methods),
         _confusion(methods),
         _trade(methods, looks),
+        _stopping(methods),
         _overall_section(methods),
         _comparison_section(results.get("comparisons") or []),
         _losses(methods, looks),
@@ -172,6 +173,23 @@ def _trade(methods: Results, looks: dict[str, int]) -> str:
         points, title="Accuracy on base and on new classes", x_label="base (%)", y_label="new (%)", curve=curve
     )
     return f'<h3>Base classes against new ones</h3><p class="soft">{said}</p>{chart}'
+
+
+def _stopping(methods: Results) -> str:
+    """Return what ``afa`` has where all views look only at what the first one is not sure of."""
+    steps = (methods.get("afa") or {}).get("stopping") or []
+    if not steps:
+        return ""
+    said = "afa after the last session, where all views look only at images of which the first view is not sure: "
+    said += "passes of a network an image, on average, and percent."
+    said += " Of the first repeat." if methods["afa"].get("spread") else ""
+    columns = ("accuracy", "f1", "base", "new")
+    rows = []
+    for step in steps:
+        cells = [number(step.get("again"), scale=100), *(number(step.get(key), scale=100) for key in columns)]
+        rows.append(_row(number(step.get("passes"), digits=1), numbers=cells))
+    first = head(["passes"], ["looked at again", "accuracy", "F1", "base", "new"])
+    return f'<h3>Stopping where the answer is sure</h3><p class="soft">{said}</p>{table(first, rows, "scores")}'
 
 
 def _losses(methods: Results, looks: dict[str, int]) -> str:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from faverage.deprecation import gone
+from faverage.fscil.cascade import Cascade
 from faverage.fscil.heads import CosineHead, LinearHead, PrototypeHead
 from faverage.fscil.join import JoinedLearner, join
 from faverage.fscil.knowledge import Knowledge
@@ -11,6 +12,7 @@ from faverage.fscil.metrics import forgetting, macro_f1, session_metrics
 from faverage.fscil.whitening import Whitening
 
 __all__ = [
+    "Cascade",
     "CosineHead",
     "FewShotLearner",
     "JoinedLearner",

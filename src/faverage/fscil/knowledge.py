@@ -220,6 +220,25 @@ class Knowledge:
         """How many shots each class has, ``(N,)``."""
         return np.bincount(self.labels[self.shot], minlength=len(self.classes))
 
+    @property
+    def leavable(self) -> Array:
+        """Numbers ``(m,)`` of the kept examples without which something is left of their class."""
+        behind = self.counts + self.shots
+        return np.flatnonzero(~self.shot | (behind > 1)[self.labels])
+
+    def of_views(self, names: Sequence[str]) -> Knowledge:
+        """Return the same of some of the views alone; ValueError where there is none, or one is not known."""
+        missing = [name for name in names if name not in self.views]
+        if missing or isinstance(names, str) or not names or len(set(names)) < len(names):
+            raise ValueError(f"views must be different names among {', '.join(self.views)}, got {names!r}")
+        return replace(
+            self,
+            views={view: self.views[view] for view in names},
+            anchors={view: self.anchors[view] for view in names},
+            heads=tuple(one for one in self.heads if one.view in names),
+            whitening={view: one for view, one in self.whitening.items() if view in names},
+        )
+
     def looked(self, views: Views) -> Looked:
         """Return features ``(n, d_v)`` of examples, with what prototypes see of them."""
         if isinstance(views, Looked):

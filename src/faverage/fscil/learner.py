@@ -291,6 +291,13 @@ class FewShotLearner:
         self._change(mine.merged(other.known))
         return self
 
+    def of_views(self, names: Sequence[str]) -> FewShotLearner:
+        """Return a learner of features that knows the same of some views alone; its fuser is fitted to these."""
+        other = copy(self)
+        other.backbone, other.training, other.views, other._state, other._past = None, {}, ("plain",), None, []
+        other._state = _State.of(other, self._need("there are no views yet").known.of_views(names))
+        return other
+
     def _change(self, known: Knowledge, *, refit: bool = True) -> None:
         """Replace what is known, and fit everything that follows from it; a failure changes nothing."""
         if refit or self._state is None:
@@ -318,14 +325,20 @@ class FewShotLearner:
         if unknown is not None and not 0 < unknown < 1:
             raise ValueError(f"unknown must be a rate between 0 and 1, such as 0.05, got {unknown!r}")
         views = self._look(X)
-        classes = state.known.classes
-        labels = np.empty(len(classes), dtype=object)
-        labels[:] = classes
-        found: Array = labels[self.fuse(self.scores_of(views)).argmax(1)]
-        if unknown is None:  # as numpy would hold all labels, whichever are found; labels of several types as they are
-            return found.astype(np.array(classes).dtype) if len(set(map(type, classes))) == 1 else found
+        found = self.labels_of(self.fuse(self.scores_of(views)).argmax(1))
+        if unknown is None:
+            return found
+        found = found.astype(object)
         found[state.familiarity.of(views) <= unknown] = None
         return found
+
+    def labels_of(self, numbers: Array) -> Array:
+        """Return labels by numbers of classes ``(n,)``: as numpy would hold all, of several types as they are."""
+        classes = self.classes
+        labels = np.empty(len(classes), dtype=object)
+        labels[:] = classes
+        found: Array = labels[numbers]
+        return found.astype(np.array(classes).dtype) if len(set(map(type, classes))) == 1 else found
 
     def familiarity(self, X: ArrayLike | Mapping[str, ArrayLike]) -> Array:
         """Return for each example ``(n,)`` how usual it would be for a known class: a p-value, see ``fscil.unknown``.

@@ -80,8 +80,7 @@ class Familiarity:
     @cached_property
     def _kept(self) -> _Kept | None:
         known = self.members.known
-        counts = known.counts + np.bincount(known.labels[known.shot], minlength=len(known.classes))
-        rows = np.flatnonzero(~known.shot | (counts > 1)[known.labels])
+        rows = known.leavable
         if not len(rows):
             return None
         labels = known.labels[rows]
