@@ -114,8 +114,8 @@ def test_prototypes_and_ridge_see_whitened_features_and_base_heads_do_not() -> N
     np.testing.assert_allclose(near.head.prototypes[8:], means, atol=1e-5)
     looked = known.looked({"plain": X.astype(np.float32)})
     assert learner.predict_proba(looked).tolist() == learner.predict_proba(X).tolist()
-    some = looked.rows(np.arange(3))
-    assert learner.predict_proba(some).tolist() == learner.predict_proba(X[:3]).tolist()
+    some = looked.rows(np.arange(3))  # a product of fewer rows may be rounded otherwise
+    np.testing.assert_allclose(learner.predict_proba(some), learner.predict_proba(X[:3]), rtol=1e-5)
 
 
 def test_a_learner_that_whitens_comes_back_from_disk(tmp_path: Path) -> None:
