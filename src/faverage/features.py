@@ -8,7 +8,7 @@ without a name. Views of different widths have an array each, with the number of
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -33,6 +33,7 @@ VECTORS = ("test", "novel", "base_memory", "base_prototypes", "base_head_weight"
 LABELLED = ("novel", "test", "base_memory")
 BIAS, SCALE, WHITENED = "base_head_bias", "base_head_scale", "base_head_whitened"
 CENTRE, MATRIX = "whitening_centre", "whitening_matrix"
+LEARNED = tuple(f"{name}_learned_from" for name in LABELLED)
 _MANY = 1 << 22  # numbers of a file that are written in half precision
 
 
@@ -163,6 +164,8 @@ class FeatureSet(Splits):
         prototypes: by view ``(C, d_v)``, means of normalised features of the base classes, whitened where these are.
         heads: base head of each view.
         whitening: of each view, or of none.
+        learned_from: features ``(n, d_v)`` by view, as examples show themselves to be learned from, where that is more
+            than an answer has passes for; by default those of ``views``.
         base: what base training of the first network said of itself; None for features from a file.
         networks: what that of each network said, where there are several.
 
@@ -202,6 +205,7 @@ class FeatureSet(Splits):
     base: dict[str, Any] | None = None
     networks: list[dict[str, Any]] | None = None
     whitening: dict[str, Whitening] = field(default_factory=dict)
+    learned_from: dict[str, Array | Shards] = field(default_factory=dict)
 
     @property
     def base_parts(self) -> dict[str, Any]:
@@ -216,6 +220,11 @@ class FeatureSet(Splits):
         """Return the features ``(m, d_v)`` of some rows ``(m,)``, by view, and their labels ``(m,)``."""
         return self.of(rows), self.labels[rows]
 
+    def lesson(self, rows: Array) -> tuple[dict[str, Array], Array]:
+        """Return the same of examples to learn from."""
+        seen = self.learned_from or self.views
+        return {view: np.asarray(x[rows]) for view, x in seen.items()}, self.labels[rows]
+
     def save(self, path: str | Path) -> None:
         """Write what methods see to a ``.npz``: memory, shots, tests, prototypes and heads, but no spare examples.
 
@@ -229,6 +238,8 @@ class FeatureSet(Splits):
         by_view = []
         for (view, x), head in zip(self.views.items(), heads, strict=True):
             seen = {name: np.asarray(x[part]) for name, part in rows.items()}
+            if self.learned_from:
+                seen |= {f"{name}_learned_from": self.learned_from[view][part] for name, part in rows.items()}
             seen |= {"base_prototypes": self.prototypes[view], "base_head_weight": head.weight}
             by_view.append(seen | ({BIAS: head.bias} if isinstance(head, LinearHead) else {}))
         if list(self.views) == [ONLY] and not scales.any() and not self.whitening:
@@ -245,7 +256,7 @@ class FeatureSet(Splits):
             if len({x.shape[1] for x in self.views.values()}) > 1:
                 arrays = {f"{name}.{v}": array for v, seen in enumerate(by_view) for name, array in seen.items()}
             else:
-                names = [*VECTORS, *([] if scales.all() else [BIAS])]
+                names = [*VECTORS, *([] if scales.all() else [BIAS]), *(LEARNED if self.learned_from else ())]
                 none = np.zeros(len(heads[0].weight), dtype=np.float32)  # a cosine head has no bias
                 arrays = {name: np.stack([seen.get(name, none) for seen in by_view], 1) for name in names}
         many = sum(array.size for array in arrays.values()) > _MANY
@@ -272,6 +283,9 @@ class FeatureSet(Splits):
             needed = [f"{name}{end}" for name in VECTORS for end in ends]
             needed += [SCALE] if there is not None and SCALE in file.files else [f"{BIAS}{end}" for end in ends]
             needed += [f"{name}_labels" for name in VECTORS[:3]]
+            otherwise = any(f"{name}{end}" in file.files for name in LEARNED for end in ends)
+            learned = dict(zip(LABELLED, LEARNED, strict=True)) if otherwise else {}
+            needed += [f"{name}{end}" for name in learned.values() for end in ends]
             missing = [name for name in needed if name not in file.files]
             if missing:
                 more = f" (or {SCALE})" if there is not None and missing[0].startswith(BIAS) else ""
@@ -310,10 +324,15 @@ class FeatureSet(Splits):
             shapes = {CENTRE: (width,), MATRIX: (width, width)}
             return Whitening(*(_finite(path, f"{part}.{place}", data, shape) for part, shape in shapes.items()))
 
+        def of_all(names: Mapping[str, str]) -> dict[str, Array | Shards]:
+            parts = {view: [of(names.get(name, name), place) for name in LABELLED] for view, place in places.items()}
+            return {view: np.concatenate(arrays) for view, arrays in parts.items()}
+
         ends_of = np.cumsum([len(labels[name]) for name in LABELLED])
         novel, test, memory = np.split(np.arange(ends_of[-1]), ends_of[:-1])
         return cls(
-            views={view: np.concatenate([of(name, place) for name in LABELLED]) for view, place in places.items()},
+            views=of_all({}),
+            learned_from=of_all(learned) if learned else {},
             labels=np.concatenate([labels[name] for name in LABELLED]),
             sessions=sessions,
             memory=memory,
@@ -396,7 +415,7 @@ def _check_shapes(path: Path, data: dict[str, Array], end: str, inner: tuple[int
     first = next(array for name, array in data.items() if name.startswith("base_prototypes"))
     n_base = len(first) if first.ndim else 0
     width = prototypes.shape[-1] if prototypes.ndim == len(inner) + 2 else 0
-    for kind in (*VECTORS, BIAS):
+    for kind in (*VECTORS, *LEARNED, BIAS):
         name = f"{kind}{end}"
         if name not in data:
             continue

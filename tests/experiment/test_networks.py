@@ -268,6 +268,40 @@ def test_whitened_runs_keep_features_and_base_heads_that_are_trained(tmp_path: P
         assert again.whitening[view].same(whitened.whitening[view])
 
 
+def test_examples_are_learned_from_more_looks_than_an_answer_takes(tmp_path: Path) -> None:
+    text = RUN + "views: [plain, 'rotate-90, largest']\nwhiten: 0.5\n"
+    folders = [tmp_path / "work"]
+    folders[0].mkdir()
+    one, _ = features_of_benchmark(built(text, tmp_path), folders, lambda *_: None)
+    both, _ = features_of_benchmark(built(text.replace("[plain, '", "[both, 'both, "), tmp_path), folders, print)
+    config = built(text + "learn_from: [flip, plain]\n", tmp_path)  # the mean of both sides
+    found, _ = features_of_benchmark(config, folders, lambda *_: None)
+    rows = np.arange(len(found.labels))
+    names = dict(zip(one.views, both.views, strict=True))
+    assert names == {"plain": "both", "rotate-90, largest": "both, rotate-90, largest"}
+    seen, _ = found.lesson(rows)
+    for view, sides in names.items():
+        np.testing.assert_allclose(found.of(rows)[view], one.of(rows)[view], atol=1e-5)
+        np.testing.assert_allclose(seen[view], both.of(rows)[sides], atol=1e-5)
+        np.testing.assert_allclose(found.prototypes[view], both.prototypes[sides], atol=1e-4)
+        assert not np.allclose(seen[view], found.of(rows)[view], atol=1e-3)
+    assert not one.learned_from and np.array_equal(one.lesson(rows)[0]["plain"], one.of(rows)["plain"])
+    found.save(tmp_path / "features.npz")
+    again = FeatureSet.load(tmp_path / "features.npz").redrawn(0, 1)  # with shots that were tests
+    (learned, y), (asked, z) = again.lesson(again.shots[0]), again.examples(again.test)
+    for view in names:
+        for given, labels, every in ((learned, y, seen), (asked, z, found.of(rows))):
+            place = [np.abs(every[view] - x).max(1).argmin() for x in given[view]]
+            np.testing.assert_allclose(given[view], every[view][place], atol=1e-3)
+            assert np.array_equal(found.labels[place], labels)
+    result = done(text + "learn_from: [both]\n", tmp_path / "out", "--save-features", tmp_path / "out.npz")
+    passes = {name: method["costs"]["passes"] for name, method in result["methods"].items()}
+    assert passes == {"prototypes": 1, "geometric": 2, "logistic": 2}  # of an answer
+    ready = done(f"methods: [prototypes]\nfeatures: {tmp_path}/out.npz\n", tmp_path / "ready")
+    accuracies = [r["methods"]["prototypes"]["sessions"][-1]["accuracy"] for r in (result, ready)]
+    assert abs(accuracies[0] - accuracies[1]) < 0.01
+
+
 def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr("faverage.vision.train_base", lambda *_, **options: calls.append(options))
@@ -325,6 +359,15 @@ def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.
         ("whiten: 0", "whiten must be a number > 0, got 0"),
         ("whiten: 1.5", "whiten must be a number above 0, up to 1, got 1.5"),
         ("whiten: 0.5\nfeatures: f.npz", "whiten needs images, and --features has none: leave one out"),
+        ("learn_from: [both]\nfeatures: f.npz", "learn_from needs images, and --features has none: leave one out"),
+        ("learn_from: both", "learn_from must be a list of names, as [both], got 'both'"),
+        ("learn_from: [1]", "learn_from must be a list of names, as [both], got (1,)"),
+        ("learn_from: [both, both]", "learn_from: each view counts once, got both, both"),
+        ("learn_from: [sideways]", "learn_from: unknown view 'sideways'"),
+        (
+            "learn_from: [rotate-90]",
+            "learn_from: a view is learned from as it is rotated and pooled itself: name sides",
+        ),
         ("test_size: 4", "test_size must be a whole number of at least 8 and at most 1024 pixels, got 4"),
         ("mix: 1.5", "mix must be a number from 0 to 1, got 1.5"),
         ("smoothing: 1", "smoothing must be a number from 0 to below 1, got 1"),
@@ -419,6 +462,7 @@ def test_few_passes_of_photos_are_those_of_a_soup(tmp_path: Path) -> None:
     given = {"recipe": "best", "data": str(tmp_path), "passes": 1, "weights": str(tmp_path / "weights.pth")}
     one = RunConfig.build("cub200", None, given)
     assert one.view_names == ["plain", "largest"] and [part.start for part in one.averaged] == [0, 1, 0, 0, 1]
+    assert one.looks[:3] == ("plain", "largest", "both") and "both, zoom-0.85, largest" in one.looks  # to learn from
     assert RunConfig.build("cub200", None, {**given, "passes": 2}).view_names == ["both", "both, largest"]
     assert not RunConfig.build("cub200", None, {**given, "weights": None}).averaged
 

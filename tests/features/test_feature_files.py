@@ -91,6 +91,12 @@ def test_views_of_different_widths(tmp_path: Path) -> None:
     features.save(tmp_path / "g.npz")
     assert file_views(tmp_path / "g.npz") == ("plain", "rotate-180")
     assert_same(features, FeatureSet.load(tmp_path / "g.npz"))
+    twice = replace(features, learned_from={view: 2 * x for view, x in features.views.items()})
+    twice.save(tmp_path / "twice.npz")
+    again = FeatureSet.load(tmp_path / "twice.npz")
+    assert_same(twice, again)
+    for view, x in again.lesson(again.test)[0].items():
+        assert np.array_equal(x, 2 * again.of(again.test)[view])
     alone = FeatureSet.load(tmp_path / "g.npz", ["rotate-180"])
     assert alone.of(alone.test)["rotate-180"].shape == (36, D - 2) and isinstance(alone.heads["rotate-180"], LinearHead)
     assert isinstance(FeatureSet.load(tmp_path / "g.npz", ["plain"]).heads["plain"], CosineHead)
@@ -102,6 +108,7 @@ def test_views_of_different_widths(tmp_path: Path) -> None:
         ({"test.1": np.zeros((36, D))}, "'test.1' must be numbers of shape (n, 4), got float64 (36, 6)"),
         ({"test.1": np.zeros((35, D - 2))}, "'test.1' has 35 rows, but 'test.0' has 36"),
         ({"base_prototypes.1": np.zeros((3, D - 2))}, "'base_prototypes.1' has 3 rows, but there are 4 base_proto"),
+        ({"test_learned_from.0": np.zeros((36, D))}, "lacks the array 'novel_learned_from.0'"),
         ({"novel.1": None}, "lacks the array 'novel.1'; needed are: test.0, test.1"),
         ({"base_head_bias.1": None}, "is 0 for a linear head, but there is no 'base_head_bias.1'"),
         ({"base_head_bias.0": np.zeros(BASE)}, "has 'base_head_bias.0' and 'base_head_scale'"),

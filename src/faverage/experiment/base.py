@@ -104,6 +104,7 @@ def _joined(config: RunConfig, seen: Sequence[FeatureSet]) -> FeatureSet:
         prototypes=of_all("prototypes"),
         heads=of_all("heads"),
         whitening=of_all("whitening") if config.whiten is not None else {},
+        learned_from=of_all("learned_from") if config.learn_from else {},
         networks=networks or None,
     )
 
@@ -141,15 +142,17 @@ def _see(
     store = features_folder(config, folder)
     options: dict[str, Any] = {"transform": model.transform, "device": config.device, "team": team, "progress": True}
     start = time.perf_counter()
-    stored = store_features(model.backbone, pictures.detailed, wanted, folder=store, views=config.views, **options)
+    stored = store_features(model.backbone, pictures.detailed, wanted, folder=store, views=config.looks, **options)
     features_seconds = team.first_does(lambda: _longest(store.with_suffix(".json"), time.perf_counter() - start))
-    d = stored.shape[1] // len(config.views)
-    views: dict[str, Array | Shards] = {
-        view: Shards([part[:, v * d : (v + 1) * d] for part in stored.parts]) for v, view in enumerate(config.views)
+    d = stored.shape[1] // len(config.looks)
+    every = {
+        look: Shards([part[:, v * d : (v + 1) * d] for part in stored.parts]) for v, look in enumerate(config.looks)
     }
+    views: dict[str, Array | Shards] = {view: every[view] for view in config.views}
+    learned_from = {view: _mean([every[look] for look in config.learned(view)]) for view in views}
     n_base, trained_on, labels = len(pictures.sessions[0]), np.searchsorted(wanted, rest), pictures.labels[rest]
     maps, prototypes, heads, own = {}, {}, {}, base_heads(model, config.views)
-    for view, x in views.items():
+    for view, x in learned_from.items():
         learned = np.asarray(x[trained_on])
         if config.whiten is not None:
             maps[view] = Whitening.fit(learned, labels, config.whiten)
@@ -168,7 +171,18 @@ def _see(
         "ran": model.config["ran"],
         "history": model.history,
     }
-    return replace(none, views=views, prototypes=prototypes, heads=heads, base=about, whitening=maps)
+    found = replace(none, views=views, prototypes=prototypes, heads=heads, base=about, whitening=maps)
+    return replace(found, learned_from=learned_from) if config.learn_from else found
+
+
+def _mean(looks: Sequence[Shards]) -> Array | Shards:
+    """Return the mean ``(n, d)`` of several looks at the same images; a single one is not read."""
+    if len(looks) == 1:
+        return looks[0]
+    total = looks[0][:].astype(np.float32)
+    for look in looks[1:]:
+        total += look[:]
+    return np.asarray(total / len(looks))
 
 
 def _longest(file: Path, seconds: float) -> float:

@@ -32,6 +32,7 @@ from faverage.fscil import FewShotLearner
 from faverage.fscil.fusers import METHODS as FEW_SHOT
 from faverage.fusion import fuser_names
 from faverage.rivals import RIVALS
+from faverage.vision.views import seen_as
 
 __all__ = ["AFTER_BASE", "DEFAULT_METHODS", "SETTINGS", "ConfigError", "RunConfig", "all_methods", "read_yaml"]
 
@@ -256,6 +257,13 @@ class RunConfig:
         typed=int,
         shown="all",
     )
+    learn_from: tuple[str, ...] = setting(
+        (),
+        "what each view sees of an image to learn from, where that is more than an answer has passes for: views whose "
+        "features are averaged, as [both, 'both, zoom-0.85']",
+        stage="views",
+        rivals=False,
+    )
     whiten: float | None = setting(
         None,
         "whiten features by their covariance within base classes, with this shrinkage, see faverage.fscil.Whitening; "
@@ -372,8 +380,9 @@ class RunConfig:
             _check_digits(Path(ready))
         merged["views"], count = views_of(layers, there or cls.views)
         merged["seeds"] = seeds_of(merged.get("seeds"))
-        if isinstance(merged.get("progressive"), list):
-            merged["progressive"] = tuple(merged["progressive"])
+        for name in ("progressive", "learn_from"):
+            if isinstance(merged.get(name), list):
+                merged[name] = tuple(merged[name])
         if merged["seeds"]:
             merged["seed"] = merged["seeds"][0]
         if merged.get("recipe") == "paper":
@@ -422,7 +431,8 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        lists = {name: list(getattr(self, name)) for name in ("methods", "progressive", "views", "networks", *_OTHERS)}
+        several = ("methods", "progressive", "views", "learn_from", "networks", *_OTHERS)
+        lists = {name: list(getattr(self, name)) for name in several}
         return {**asdict(self), **lists, "seeds": list(self.seeds) if self.seeds else None}
 
     @property
@@ -453,6 +463,15 @@ class RunConfig:
         if not self.networks:
             return list(self.views)
         return [f"network {k}: {view}" for k, one in enumerate(self.each, 1) for view in one.views]
+
+    @property
+    def looks(self) -> tuple[str, ...]:
+        """The views of a run with one network, and those that it learns from."""
+        return tuple(dict.fromkeys([*self.views, *(look for view in self.views for look in self.learned(view))]))
+
+    def learned(self, view: str) -> list[str]:
+        """Return the views of an image to learn from whose mean stands for a view."""
+        return [seen_as(view, look) for look in self.learn_from] or [view]
 
     @property
     def many(self) -> bool:

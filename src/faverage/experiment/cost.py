@@ -99,8 +99,8 @@ def left_of(config: RunConfig, pictures: Pictures, work: Path) -> list[Left]:
         found += [_training(other, seen_by(other, pictures), work, trained) for other in others]
         own = _training(one, seen_by(one, pictures) if config.networks else pictures, work, trained)
         folder = work_folder(one, work, pictures.order)
-        rows = max(wanted - (0 if own.epochs else _rows_in(features_folder(one, folder), one.views)), 0)
-        found.append(replace(own, wanted=rows, looked=own.looked + rows * passes(one.views)))
+        rows = max(wanted - (0 if own.epochs else _rows_in(features_folder(one, folder), one.looks)), 0)
+        found.append(replace(own, wanted=rows, looked=own.looked + rows * passes(one.looks)))
     for method in rivals:
         if any(work_folder(config, work, pictures.order).glob(f"{method}-*/base.json")):
             continue

@@ -52,7 +52,7 @@ def run_method(method: str, features: FeatureSet, config: RunConfig, *, trade: b
     """
     learner = learner_of(method, config)
     start = time.perf_counter()
-    learner.fit_base(*features.examples(features.memory), **features.base_parts)
+    learner.fit_base(*features.lesson(features.memory), **features.base_parts)
     base = {"seconds": time.perf_counter() - start}
     outcome = Outcome(features.sessions)
     test, labels = features.examples(features.test)
@@ -60,7 +60,7 @@ def run_method(method: str, features: FeatureSet, config: RunConfig, *, trade: b
     for k in range(len(features.sessions)):
         start = time.perf_counter()
         if k > 0:
-            learner.learn_session(*features.examples(features.shots[k - 1]))
+            learner.learn_session(*features.lesson(features.shots[k - 1]))
         learned = time.perf_counter()
         seen = np.isin(labels, np.concatenate(features.sessions[: k + 1]))
         asked = looked.rows(seen)

@@ -132,8 +132,9 @@ def _fingerprint(features: FeatureSet, settings: dict[str, Any]) -> str:
     digest = hashlib.sha256()
     heads = {view: type(head).__name__ for view, head in features.heads.items()}
     digest.update(json.dumps([features.sessions, features.class_names, heads, settings]).encode())
-    for rows in (features.memory, *features.shots, features.test):
-        for array in (features.labels[rows], *features.of(rows).values()):
+    lessons = [features.lesson(rows) for rows in (features.memory, *features.shots)]
+    for views, labels in (*lessons, features.examples(features.test)):
+        for array in (labels, *views.values()):
             digest.update(np.ascontiguousarray(array).tobytes())
     for view, head in features.heads.items():
         whitening = vars(features.whitening[view]).values() if view in features.whitening else ()

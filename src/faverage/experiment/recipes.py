@@ -45,6 +45,7 @@ _FROM_WEIGHTS: dict[str, Any] = {
         {"rotations": False, "signed": False, "epochs": 0, "views": ["both", "both, largest"]},
     ],
     "test_size": 288,
+    "learn_from": ["both", "both, zoom-0.85"],
     "whiten": 0.8,
     "hold_out": 3,
     "calibration": 0.0,

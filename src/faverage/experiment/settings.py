@@ -171,14 +171,26 @@ def _check_views(config: RunConfig) -> None:
     if ready is not None:
         if config.networks:
             raise ConfigError("networks need images, and --features has none: leave one out")
-        if config.whiten is not None:
-            raise ConfigError("whiten needs images, and --features has none: leave one out")
+        for name in ("whiten", "learn_from"):
+            if getattr(config, name):
+                raise ConfigError(f"{name} needs images, and --features has none: leave one out")
         if file_views(ready) is not None:  # the names are its own
             return
     try:
         get_views(config.views)
     except ValueError as error:
         raise ConfigError(f"views: {error}") from None
+    named = isinstance(config.learn_from, tuple) and all(isinstance(name, str) for name in config.learn_from)
+    if not named:
+        raise ConfigError(f"learn_from must be a list of names, as [both], got {config.learn_from!r}")
+    try:
+        looks = get_views(config.learn_from) if config.learn_from else ()
+    except ValueError as error:
+        raise ConfigError(f"learn_from: {error}") from None
+    for look in looks:
+        if look.rotation or look.largest:
+            said = "a view is learned from as it is rotated and pooled itself: name sides and zooms alone"
+            raise ConfigError(f"learn_from: {said}, got '{look.name}'")
     if ready is not None and config.many:
         raise ConfigError(
             f"views and rotations need images or a file of features with views, and {ready} has none: "

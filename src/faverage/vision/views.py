@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from faverage.deprecation import renamed
 
-__all__ = ["View", "get_views", "passes", "view_of_today"]
+__all__ = ["View", "get_views", "passes", "seen_as", "view_of_today"]
 
 _WORDS = re.compile(
     r"rotate-(?P<rotation>90|180|270)|(?P<flip>flip)|(?P<both>both)|zoom-(?P<zoom>0\.\d+)|(?P<largest>largest)"
@@ -142,6 +142,16 @@ def passes(names: Iterable[str]) -> int:
         except ValueError:
             found.add((network, view))
     return len(found)
+
+
+def seen_as(name: str, other: str) -> str:
+    """Return the name of the view that sees of the image what another one does, and that as this one does.
+
+    >>> seen_as("plain", "both"), seen_as("flip, rotate-90, largest", "both, zoom-0.8")
+    ('both', 'both, rotate-90, zoom-0.8, largest')
+    """
+    view, sees = View.parse(name), View.parse(other)
+    return replace(view, flip=sees.flip, both=sees.both, zoom=sees.zoom).name
 
 
 def get_views(views: Sequence[str | View]) -> tuple[View, ...]:

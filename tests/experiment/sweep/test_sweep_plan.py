@@ -90,6 +90,8 @@ def test_what_is_held_out_is_not_learned_from(
     based: tuple[FeatureSet, RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features, config = based
+    x = features.views["plain"]
+    features = replace(features, learned_from={"plain": 2 * x})
     seen: dict[str, Any] = {}
 
     class Seen(FewShotLearner):
@@ -101,7 +103,7 @@ def test_what_is_held_out_is_not_learned_from(
     loss = held_out.held_out_loss("prototypes", features, config, 0)
     assert loss is not None and loss > 0
     known = seen["known"]
-    learned = known.views["plain"]
+    learned = known.views["plain"] / 2
     assert np.unique(known.labels[known.shot], return_counts=True)[1].tolist() == [4, 4, 4, 4]
     together = np.concatenate([learned, seen["held"]])
     every = features.of(np.concatenate([features.memory, *features.shots]))["plain"]
@@ -127,10 +129,15 @@ def test_base_heads_of_every_kind_come_back_from_disk(based: tuple[FeatureSet, R
             v: type(h) for v, h in heads.items()
         }
         assert found.whitening.keys() == maps.keys() and all(found.whitening[v].same(maps[v]) for v in maps)
-        assert found.sessions == features.sessions
+        assert found.sessions == features.sessions and not found.learned_from
         for a, b in zip((found.test, *found.shots), (features.test, *features.shots), strict=True):
             assert np.array_equal(found.labels[a], features.labels[b])
             assert all(np.array_equal(seen, features.of(b)["plain"]) for seen in found.of(a).values())
+        write_shared(replace(features, **own, learned_from={view: x + 1 for view in heads}), tmp_path, False)
+        apart = read_shared(tmp_path, False)
+        assert apart is not None
+        for asked, learned in zip(apart.of(apart.test).values(), apart.lesson(apart.test)[0].values(), strict=True):
+            assert np.array_equal(learned, asked + 1) and np.array_equal(asked, features.of(features.test)["plain"])
     assert np.array_equal(found.heads["plain"].bias, linear.bias)
     assert np.array_equal(found.heads["flip"].weight, cosine.weight) and found.heads["flip"].scale == 7.5
     assert not found.heads["flip"].whitened and found.heads["rotate-90"].whitened

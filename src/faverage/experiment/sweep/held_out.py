@@ -55,9 +55,9 @@ def held_out_loss(method: str, features: FeatureSet, config: RunConfig, draw: in
     if not any(left.any() for _, left in sessions):
         return None
     learner = learner_of(method, config)
-    learner.fit_base(*features.examples(memory[~aside]), **features.base_parts)
+    learner.fit_base(*features.lesson(memory[~aside]), **features.base_parts)
     for rows, left in sessions:
-        learner.learn_session(*features.examples(rows[~left]))
+        learner.learn_session(*features.lesson(rows[~left]))
     held, labels = features.examples(np.concatenate([memory[aside], *(rows[left] for rows, left in sessions)]))
     return _loss(learner.predict_proba(held), labels, learner.classes)
 

@@ -184,7 +184,8 @@ def write_shared(features: FeatureSet, folder: Path, spare: bool) -> None:
         arrays[f"prototypes_{v}"] = features.prototypes[view]
         if view in features.whitening:
             arrays |= {f"{name}_{v}": value for name, value in vars(features.whitening[view]).items()}
-    seen = np.concatenate(list(features.of(used).values()), 1)
+    lessons = features.lesson(used)[0] if features.learned_from else {}
+    seen = np.concatenate([*features.of(used).values(), *lessons.values()], 1)
     arrays["checksum"] = np.array(_checksum(arrays, seen))
     file.unlink(missing_ok=True)
     with replacing(vectors) as partial, partial.open("wb") as handle:
@@ -206,9 +207,11 @@ def read_shared(folder: Path, spare: bool) -> FeatureSet | None:
         names = words.pop("views")
         *shots, test, spare_rows, memory = (data[f"rows_{i}"] for i in range(len(words["sessions"]) + 2))
         prototypes = {view: data[f"prototypes_{v}"] for v, view in enumerate(names)}
-        ends = np.cumsum([means.shape[1] for means in prototypes.values()])
+        widths = [means.shape[1] for means in prototypes.values()]
+        by_view = np.split(mapped, np.cumsum(widths * (mapped.shape[1] // sum(widths)))[:-1], axis=1)
         return FeatureSet(
-            views=dict(zip(names, np.split(mapped, ends[:-1], axis=1), strict=True)),
+            views=dict(zip(names, by_view[: len(names)], strict=True)),
+            learned_from=dict(zip(names, by_view[len(names) :], strict=False)),
             labels=data["labels"],
             memory=memory,
             shots=tuple(shots),
