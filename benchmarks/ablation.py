@@ -72,15 +72,17 @@ def measure(features: FeatureSet, row: dict[str, Any], draw: int, seed: int) -> 
     drawn = replace(
         features.redrawn(seed, draw),
         views={view: features.views[view] for view in views},
+        learned_from={view: features.learned_from.get(view, features.views[view]) for view in views},
         prototypes={view: features.prototypes[view] for view in views},
         heads={view: features.heads[view] for view in views},
+        whitening={view: one for view, one in features.whitening.items() if view in views},
     )
     learner = FewShotLearner(**options)
-    learner.fit_base(*drawn.examples(drawn.memory), **drawn.base_parts)
+    learner.fit_base(*drawn.lesson(drawn.memory), **drawn.base_parts)
     outcome = Outcome(drawn.sessions)
     for k in range(len(drawn.sessions)):
         if k > 0:
-            learner.learn_session(*drawn.examples(drawn.shots[k - 1]))
+            learner.learn_session(*drawn.lesson(drawn.shots[k - 1]))
         classes = np.concatenate(drawn.sessions[: k + 1])
         test, labels = drawn.examples(drawn.test[np.isin(drawn.labels[drawn.test], classes)])
         outcome.add(labels, learner.predict(test), 0.0)

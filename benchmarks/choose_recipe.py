@@ -15,6 +15,7 @@ import itertools
 import json
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.fscil import CosineHead, Whitening
 from faverage.fscil.heads import base_heads, unit
 from faverage.vision import Augment, BaseModel, average_weights, extract_features, hold_out, train_base
+from faverage.vision.views import seen_as
 
 Array = NDArray[Any]
 PARTS: dict[str, dict[str, Any]] = {
@@ -86,25 +88,36 @@ class Pretend:
         self.new = np.concatenate([base[y == c][:NEW] for c in range(self.n_known, n_base)])
 
     def look(
-        self, model: BaseModel, views: list[str], device: str, whiten: float | None = None
+        self,
+        model: BaseModel,
+        views: list[str],
+        device: str,
+        whiten: float | None = None,
+        learn_from: Sequence[str] = (),
     ) -> dict[str, dict[str, Array]]:
         """Return features ``(n, views, d)`` of what training did not see, as float16, prototypes and base heads.
 
-        With a shrinkage to ``whiten`` features by, prototypes are of whitened ones.
+        With a shrinkage to ``whiten`` features by, prototypes are of whitened ones. With views to ``learn_from`` there
+        are as many features, means of what these see, for images that a learner learns from.
         """
-        options: dict[str, Any] = {"transform": model.transform, "views": views, "device": device}
+        learned = [[seen_as(view, look) for look in learn_from] or [view] for view in views]
+        looks = list(dict.fromkeys([*views, *itertools.chain(*learned)]))
+        options: dict[str, Any] = {"transform": model.transform, "views": looks, "device": device}
         y = self.labels[self.train]
         found: dict[str, dict[str, Array]] = {}
         for name, rows in (("train", self.train), ("held", self.held), ("new", self.new)):
             features = extract_features(model.backbone, self.pictures.images, rows, **options)
-            features = features.reshape(len(rows), len(views), -1)
+            every = features.reshape(len(rows), len(looks), -1)
+            lesson = np.stack([every[:, [looks.index(look) for look in names]].mean(1) for names in learned], 1)
             if name == "train":
+                features = lesson
                 fits = [Whitening.fit(features[:, v], y, whiten) for v in range(len(views)) if whiten is not None]
                 if fits:
                     features = np.stack([fit(features[:, v]) for v, fit in enumerate(fits)], 1)
                 means = np.stack([unit(features[y == c]).mean(0) for c in range(self.n_known)])
             else:
-                found[name] = {"features": features.astype(np.float16), "labels": self.labels[rows]}
+                found[name] = {"features": every[:, : len(views)].astype(np.float16), "labels": self.labels[rows]}
+                found[name] |= {"learned_from": lesson.astype(np.float16)} if learn_from else {}
         own = base_heads(model, views)
         heads = [own.get(view) or CosineHead(means[:, v], 16.0, bool(fits)) for v, view in enumerate(views)]
         weights = [head.weight for head in heads]
@@ -129,6 +142,7 @@ def run(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     for split, name in itertools.product(options.splits, options.trainings):
         kind = name if options.whiten is None else f"{name} whitened {options.whiten}"
+        kind += "".join(f" {look}" for look in options.learn_from)
         file = options.out / f"{re.sub('[^a-z0-9]+', '-', kind)}.{split}"
         if file.with_suffix(f"{file.suffix}.json").exists():
             print(f"{name}, split {split}: there already", flush=True)
@@ -162,13 +176,16 @@ def run(options: argparse.Namespace) -> None:
             head = {"head": "cosine", "scale": 16.0, "config": {**model.config, "head": {"means": True}}}
             model = replace(model, backbone=backbone, **head)
         seconds = time.perf_counter() - start
-        for part, arrays in pretend.look(model, options.views, config.device, options.whiten).items():
+        for part, arrays in pretend.look(
+            model, options.views, config.device, options.whiten, options.learn_from
+        ).items():
             np.savez(f"{file}.{part}.npz", **arrays)  # type: ignore[arg-type]
         passes = (4 if lesson.get("rotations") else 1) * model.images_per_second
         about = {
             **{
                 "training": name,
                 "whiten": options.whiten,
+                "learn_from": options.learn_from,
                 "split": split,
                 "dataset": options.dataset,
                 "views": options.views,
@@ -195,6 +212,7 @@ def main() -> None:
     parser.add_argument("--crop", type=int, help="side of the training crops")
     parser.add_argument("--batch-size", type=int, help="images; the learning rate stays")
     parser.add_argument("--whiten", type=float, help="shrinkage to whiten features by")
+    parser.add_argument("--learn-from", nargs="+", default=[], help="views that images to learn from are seen in")
     parser.add_argument("--backbone")
     parser.add_argument("--weights", help="a checkpoint that the networks start from")
     parser.add_argument("--device", default="auto")

@@ -99,6 +99,7 @@ def read(folder: Path, network: str, split: int) -> FeatureSet:
     prototypes: dict[str, Array] = {}
     heads: dict[str, LinearHead | CosineHead] = {}
     whitening: dict[str, Whitening] = {}
+    learned: dict[str, Array] = {}
     labels: dict[str, Array] = {}
     for name, count in trainings:
         arrays = {part: dict(np.load(folder / f"{name}.{split}.{part}.npz")) for part in ("held", "new")}
@@ -123,6 +124,8 @@ def read(folder: Path, network: str, split: int) -> FeatureSet:
                 whitening[named] = Whitening(held[f"centre_{v}"], held[f"matrix_{v}"])
             prototypes[named] = held["prototypes"][:, v]
             views[named] = np.concatenate([one["features"][:, v].astype(np.float32) for one in arrays.values()])
+            lessons = [one.get("learned_from", one["features"])[:, v].astype(np.float32) for one in arrays.values()]
+            learned[named] = np.concatenate(lessons)
     for part, least in (("held", MEMORY), ("new", SHOTS)):
         fewest = int(np.unique(labels[part], return_counts=True)[1].min())
         if fewest <= least:
@@ -140,6 +143,7 @@ def read(folder: Path, network: str, split: int) -> FeatureSet:
         prototypes=prototypes,
         heads=heads,
         whitening=whitening,
+        learned_from=learned,
         class_names=[str(c) for c in range(n_all)],
         source=network,
     )
@@ -156,6 +160,7 @@ def fewer(seen: FeatureSet, known: int) -> FeatureSet:
     return replace(
         seen,
         views={view: x[rows] for view, x in seen.views.items()},
+        learned_from={view: x[rows] for view, x in seen.learned_from.items()},
         labels=np.where(labels < known, labels, labels - all_known + known),
         sessions=[list(range(known)), [c - all_known + known for c in seen.sessions[1]]],
         prototypes={view: means[classes] for view, means in seen.prototypes.items()},
@@ -169,8 +174,8 @@ def measure(folder: Path, network: str, split: int, settings: dict[str, Any], dr
     seen = drawn(read(folder, network, split), draw)
     start = time.perf_counter()
     learner = FewShotLearner(seed=draw, **settings)
-    learner.fit_base(*seen.examples(seen.memory), **seen.base_parts)
-    learner.learn_session(*seen.examples(seen.shots[0]))
+    learner.fit_base(*seen.lesson(seen.memory), **seen.base_parts)
+    learner.learn_session(*seen.lesson(seen.shots[0]))
     test, y = seen.examples(seen.test)
     said = learner.predict(test)
     seconds = time.perf_counter() - start
