@@ -221,7 +221,7 @@ class FeatureSet(Splits):
         return self.of(rows), self.labels[rows]
 
     def lesson(self, rows: Array) -> tuple[dict[str, Array], Array]:
-        """Return the same of examples to learn from."""
+        """Return the same of rows ``(m,)`` to learn from: features ``(m, d_v)`` by view, and labels ``(m,)``."""
         seen = self.learned_from or self.views
         return {view: np.asarray(x[rows]) for view, x in seen.items()}, self.labels[rows]
 
