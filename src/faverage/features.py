@@ -298,7 +298,8 @@ class FeatureSet(Splits):
             _check_shapes(path, data, end, (len(there),) if there is not None and not apart else ())
         scales = _scales(path, data, ends, len(there or ends))
         n_base = len(data[f"base_prototypes{ends[0]}"])
-        labels = {name: _labels(path, data, name, ends) for name in LABELLED}
+        alike = [*ends, *(f"_learned_from{end}" for end in ends if learned)]
+        labels = {name: _labels(path, data, name, alike) for name in LABELLED}
         n_all = n_base + len(np.unique(labels["novel"]))
         _check_range(path, "base_memory_labels", labels["base_memory"], 0, n_base)
         _check_range(path, "novel_labels", labels["novel"], n_base, n_all)
@@ -480,7 +481,7 @@ def _sessions(path: Path, given: Array | None, n_base: int, n_all: int) -> list[
 
 
 def _labels(path: Path, data: dict[str, Array], name: str, ends: Sequence[str]) -> Array:
-    """Return the labels of an array; those of all views have as many rows."""
+    """Return the labels of an array; all that go by its name and one of the ends have as many rows."""
     lengths = [len(data[f"{name}{end}"]) for end in ends]
     for end, n in zip(ends, lengths, strict=True):
         if n != lengths[0]:

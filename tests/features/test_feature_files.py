@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from faverage.errors import ConfigError
-from faverage.features import FeatureSet, file_views
+from faverage.features import LEARNED, FeatureSet, file_views
 from faverage.fscil import CosineHead, LinearHead, Whitening
 from helpers_features import BASE, D, made, plain
 
@@ -109,6 +109,10 @@ def test_views_of_different_widths(tmp_path: Path) -> None:
         ({"test.1": np.zeros((35, D - 2))}, "'test.1' has 35 rows, but 'test.0' has 36"),
         ({"base_prototypes.1": np.zeros((3, D - 2))}, "'base_prototypes.1' has 3 rows, but there are 4 base_proto"),
         ({"test_learned_from.0": np.zeros((36, D))}, "lacks the array 'novel_learned_from.0'"),
+        (
+            {f"{name}.{v}": np.zeros((7, d)) for name in LEARNED for v, d in enumerate((D, D - 2))},
+            "'novel_learned_from.0' has 7 rows, but 'novel.0' has 25",
+        ),
         ({"novel.1": None}, "lacks the array 'novel.1'; needed are: test.0, test.1"),
         ({"base_head_bias.1": None}, "is 0 for a linear head, but there is no 'base_head_bias.1'"),
         ({"base_head_bias.0": np.zeros(BASE)}, "has 'base_head_bias.0' and 'base_head_scale'"),
