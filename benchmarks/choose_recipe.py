@@ -30,6 +30,8 @@ from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.fscil import CosineHead, Whitening
 from faverage.fscil.heads import base_heads, unit
 from faverage.vision import Augment, BaseModel, average_weights, extract_features, hold_out, train_base
+from faverage.vision.extraction import with_directions
+from faverage.vision.together import by_view
 from faverage.vision.views import seen_as
 
 Array = NDArray[Any]
@@ -95,11 +97,13 @@ class Pretend:
         whiten: float | None = None,
         learn_from: Sequence[str] = (),
     ) -> dict[str, dict[str, Array]]:
-        """Return features ``(n, views, d)`` of what training did not see, as float16, prototypes and base heads.
+        """Return features ``(n, d_v)`` of what training did not see, as float16, prototypes and base heads.
 
-        With a shrinkage to ``whiten`` features by, prototypes are of whitened ones. With views to ``learn_from`` there
-        are as many features, means of what these see, for images that a learner learns from.
+        Those of view v have names that end in ``.v``. With a shrinkage to ``whiten`` features by, prototypes are of
+        whitened ones. With views to ``learn_from`` there are as many features, means of what these see, for images
+        that a learner learns from.
         """
+        model = with_directions(model, views, self.pictures.images, self.train, device=device)
         learned = [[seen_as(view, look) for look in learn_from] or [view] for view in views]
         looks = list(dict.fromkeys([*views, *itertools.chain(*learned)]))
         options: dict[str, Any] = {"transform": model.transform, "views": looks, "device": device}
@@ -107,30 +111,29 @@ class Pretend:
         found: dict[str, dict[str, Array]] = {}
         for name, rows in (("train", self.train), ("held", self.held), ("new", self.new)):
             features = extract_features(model.backbone, self.pictures.images, rows, **options)
-            every = features.reshape(len(rows), len(looks), -1)
-            lesson = np.stack([every[:, [looks.index(look) for look in names]].mean(1) for names in learned], 1)
+            every = by_view(features, looks, model.backbone)
+            lesson = [np.mean([every[look] for look in names], 0) for names in learned]
             if name == "train":
-                features = lesson
-                fits = [Whitening.fit(features[:, v], y, whiten) for v in range(len(views)) if whiten is not None]
-                if fits:
-                    features = np.stack([fit(features[:, v]) for v, fit in enumerate(fits)], 1)
-                means = np.stack([unit(features[y == c]).mean(0) for c in range(self.n_known)])
-            else:
-                found[name] = {"features": every[:, : len(views)].astype(np.float16), "labels": self.labels[rows]}
-                found[name] |= {"learned_from": lesson.astype(np.float16)} if learn_from else {}
+                fits = [Whitening.fit(x, y, whiten) for x in lesson if whiten is not None]
+                seen = [fit(x) for fit, x in zip(fits, lesson, strict=True)] if fits else lesson
+                means = [np.stack([unit(x[y == c]).mean(0) for c in range(self.n_known)]) for x in seen]
+                continue
+            found[name] = {f"features.{v}": every[view].astype(np.float16) for v, view in enumerate(views)}
+            found[name]["labels"] = self.labels[rows]
+            if learn_from:
+                found[name] |= {f"learned_from.{v}": x.astype(np.float16) for v, x in enumerate(lesson)}
         own = base_heads(model, views)
-        heads = [own.get(view) or CosineHead(means[:, v], 16.0, bool(fits)) for v, view in enumerate(views)]
-        weights = [head.weight for head in heads]
-        offsets = [np.zeros(len(means)) if isinstance(head, CosineHead) else head.bias for head in heads]
-        found["held"] |= {
-            "prototypes": means.astype(np.float32),
-            "head_weight": np.stack(weights, 1),
-            "head_bias": np.stack(offsets, 1),
-            "scale": np.array([getattr(head, "scale", 0.0) for head in heads]),  # 0: the head is linear
-            "whitened": np.array([getattr(head, "whitened", False) for head in heads]),
-            **{f"centre_{v}": fit.centre for v, fit in enumerate(fits)},
-            **{f"matrix_{v}": fit.matrix for v, fit in enumerate(fits)},
-        }
+        for v, view in enumerate(views):
+            head = own.get(view) or CosineHead(means[v], 16.0, bool(fits))
+            cosine = isinstance(head, CosineHead)
+            found["held"] |= {
+                f"prototypes.{v}": means[v].astype(np.float32),
+                f"head_weight.{v}": head.weight,
+                f"head_bias.{v}": np.zeros(len(means[v])) if cosine else head.bias,
+                f"scale.{v}": np.array(head.scale if cosine else 0.0),
+                f"whitened.{v}": np.array(cosine and head.whitened),
+                **({f"centre.{v}": fits[v].centre, f"matrix.{v}": fits[v].matrix} if fits else {}),
+            }
         return found
 
 

@@ -109,30 +109,30 @@ def read(folder: Path, network: str, split: int) -> FeatureSet:
                     f"{name} saw other images than {trainings[0][0]}: they cannot be members of one learner"
                 )
         held, about = arrays["held"], folder / f"{name}.{split}.json"
-        n_views = held["features"].shape[1]
+        n_views = sum(key.startswith("features.") for key in held)
         own = json.loads(about.read_text())["views"] if about.is_file() else VIEWS[:n_views]
         if len(own) != n_views:
             raise SystemExit(f"{name}.{split} has features of {n_views} views and names of {len(own)}: train it again")
         if not 1 <= (count or n_views) <= n_views:
             raise SystemExit(f"{network}: {name} has {n_views} views, {count} were asked for")
         for v, view in enumerate(own[:count]):
-            named, weight = f"{name}: {view}", held["head_weight"][:, v]
-            scale, whitened = (np.broadcast_to(held.get(part, 0), n_views)[v] for part in ("scale", "whitened"))
-            linear = LinearHead(weight, held["head_bias"][:, v])
-            heads[named] = CosineHead(weight, float(scale), bool(whitened)) if scale > 0 else linear
-            if f"matrix_{v}" in held:
-                whitening[named] = Whitening(held[f"centre_{v}"], held[f"matrix_{v}"])
-            prototypes[named] = held["prototypes"][:, v]
-            views[named] = np.concatenate([one["features"][:, v].astype(np.float32) for one in arrays.values()])
-            lessons = [one.get("learned_from", one["features"])[:, v].astype(np.float32) for one in arrays.values()]
-            learned[named] = np.concatenate(lessons)
+            named, weight = f"{name}: {view}", held[f"head_weight.{v}"]
+            scale, whitened = float(held[f"scale.{v}"]), bool(held[f"whitened.{v}"])
+            linear = LinearHead(weight, held[f"head_bias.{v}"])
+            heads[named] = CosineHead(weight, scale, whitened) if scale > 0 else linear
+            if f"matrix.{v}" in held:
+                whitening[named] = Whitening(held[f"centre.{v}"], held[f"matrix.{v}"])
+            prototypes[named] = held[f"prototypes.{v}"]
+            seen = [one[f"features.{v}"] for one in arrays.values()]
+            lessons = [one.get(f"learned_from.{v}", x) for one, x in zip(arrays.values(), seen, strict=True)]
+            views[named], learned[named] = (np.concatenate(parts).astype(np.float32) for parts in (seen, lessons))
     for part, least in (("held", MEMORY), ("new", SHOTS)):
         fewest = int(np.unique(labels[part], return_counts=True)[1].min())
         if fewest <= least:
             raise SystemExit(f"{network}.{split}.{part}: a class has {fewest} images, at least {least + 1} are needed")
     n_known, n_all = len(next(iter(prototypes.values()))), 1 + int(labels["new"].max())
     none = np.zeros(0, dtype=np.int64)
-    seen = FeatureSet(
+    found = FeatureSet(
         views=views,
         labels=np.concatenate([labels["held"], labels["new"]]),
         sessions=[list(range(n_known)), list(range(n_known, n_all))],
@@ -147,7 +147,7 @@ def read(folder: Path, network: str, split: int) -> FeatureSet:
         class_names=[str(c) for c in range(n_all)],
         source=network,
     )
-    return seen if known is None else fewer(seen, known)
+    return found if known is None else fewer(found, known)
 
 
 def fewer(seen: FeatureSet, known: int) -> FeatureSet:

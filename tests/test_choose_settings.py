@@ -12,7 +12,7 @@ import pytest
 
 from helpers_paths import ROOT
 
-KNOWN, NEW, VIEWS, WIDTH = 6, 3, 2, 8
+KNOWN, NEW, WIDTHS = 6, 3, (8, 5)
 ROWS = ["--rows", "one-view", "log-pool", "--draws", "2", "--jobs", "1"]
 
 
@@ -30,17 +30,18 @@ def script() -> ModuleType:
 def write(folder: Path, name: str, seed: int, *, scale: float = 0.0, noise: float = 0.3) -> None:
     """Write features of classes that little noise leaves separable."""
     rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(KNOWN + NEW, VIEWS, WIDTH)) * 2
-
-    def features(y: Any) -> Any:
-        found = centres[y] + noise * rng.normal(size=(len(y), VIEWS, WIDTH))
-        return found.astype(np.float16)
-
     held, new = np.repeat(np.arange(KNOWN), 30), np.repeat(np.arange(KNOWN, KNOWN + NEW), 50)
-    unit = centres[:KNOWN] / np.linalg.norm(centres[:KNOWN], axis=-1, keepdims=True)
-    arrays = {"prototypes": unit.astype(np.float32), "head_weight": unit, "head_bias": np.zeros((KNOWN, VIEWS))}
-    np.savez(folder / f"{name}.0.held.npz", features=features(held), labels=held, scale=np.array(scale), **arrays)
-    np.savez(folder / f"{name}.0.new.npz", features=features(new), labels=new)
+    arrays: dict[str, dict[str, Any]] = {"held": {"labels": held}, "new": {"labels": new}}
+    for v, width in enumerate(WIDTHS):
+        centres = rng.normal(size=(KNOWN + NEW, width)) * 2
+        for own in arrays.values():
+            y = own["labels"]
+            own[f"features.{v}"] = (centres[y] + noise * rng.normal(size=(len(y), width))).astype(np.float16)
+        unit = centres[:KNOWN] / np.linalg.norm(centres[:KNOWN], axis=-1, keepdims=True)
+        arrays["held"] |= {f"prototypes.{v}": unit.astype(np.float32), f"head_weight.{v}": unit}
+        arrays["held"] |= {f"head_bias.{v}": np.zeros(KNOWN), f"scale.{v}": scale, f"whitened.{v}": False}
+    for part, own in arrays.items():
+        np.savez(folder / f"{name}.0.{part}.npz", **own)
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_stopped_calls_go_on(
 def test_draws_keep_their_parts_apart(script: ModuleType, folder: Path) -> None:
     seen = script.read(folder, "plain-1+turned-1", 0)
     assert list(seen.views) == ["plain-1: plain", "plain-1: rotate-90", "turned-1: plain", "turned-1: flip"]
-    assert all(x.shape == (180 + 150, WIDTH) for x in seen.views.values())
+    assert [x.shape for x in seen.views.values()] == [(180 + 150, width) for width in (*WIDTHS, *WIDTHS)]
     alone = script.read(folder, "turned-1", 0)
     assert all(np.array_equal(seen.views[view], x) for view, x in alone.views.items())
     drawn = script.drawn(seen, 0)
@@ -136,7 +137,7 @@ def test_some_views_and_some_known_classes(script: ModuleType, folder: Path) -> 
     kept = (whole.labels < 4) | (whole.labels >= KNOWN)
     assert all(np.array_equal(x, whole.views[view][kept]) for view, x in part.views.items())
     assert part.sessions == [[0, 1, 2, 3], [4, 5, 6]] and np.unique(part.labels).tolist() == [0, 1, 2, 3, 4, 5, 6]
-    assert all(means.shape == (4, WIDTH) for means in part.prototypes.values())
+    assert [means.shape for means in part.prototypes.values()] == [(4, 8), (4, 5), (4, 8)]
     assert [len(head.weight) for head in part.heads.values()] == [4, 4, 4]
     measured = script.measure(folder, "turned-1+plain-1@1:4", 0, {"fuser": "log-pool"}, 0)
     assert measured["f1"] > 0.9

@@ -19,6 +19,7 @@ from faverage.app.onnx import export_learner
 from faverage.app.photos import squares
 from faverage.fscil import FewShotLearner
 from faverage.vision import Evaluate
+from faverage.vision.extraction import with_directions
 from helpers_model import NAMES, pictures
 from helpers_paths import ROOT
 from helpers_vision import drawn, quick
@@ -72,9 +73,11 @@ def scaled(fuser: str, **options: Any) -> FewShotLearner:
     """A learner whose evaluation scales images of 40 px to 36 and cuts out 32."""
     images, labels = drawn(200 if "whiten" in options else 80, 40)
     # with tiny, networks of many kinds are chosen; and it has the largest values
-    tiny = options.get("fuser_options", {}).get("structure") == "auto" or "largest" in options.get("views", [])
+    views = options.get("views", ["plain"])
+    tiny = options.get("fuser_options", {}).get("structure") == "auto" or {"largest", "covariance"} & set(views)
     given = {"backbone": "tiny" if tiny else OneLayer(), "epochs": 1, "transform": Evaluate(32, resize=36)}
     base = quick(images[labels < 3], labels[labels < 3], **given)
+    base = with_directions(base, views, images, np.flatnonzero(labels < 3), device="cpu")
     learner = FewShotLearner(base, fuser, device="cpu", **options)
     learner.fit_base(images[labels < 3], NAMES[labels[labels < 3]])
     learner.learn_session(images[labels == 3][:5], ["cross"] * 5)
@@ -95,6 +98,7 @@ def scaled(fuser: str, **options: Any) -> FewShotLearner:
         # shrunk: a pool that is sure multiplies the rounding of features by its weights, 38 together
         ("log-pool", {"views": ["plain", "flip"], "ridge": None, "fuser_options": {"shrink": 0.01}}),
         ("log-pool", {"views": ["plain", "largest", "both, largest"], "fuser_options": {"shrink": 0.01}}),
+        ("afa", {"views": ["plain", "covariance", "both, covariance"]}),
         ("prototypes", {"scope": "session"}),
         ("no-fine-tuning", {"views": ["rotate-180"]}),
     ],

@@ -91,6 +91,8 @@ def test_photos_are_learned_without_training(tmp_path: Path, monkeypatch: pytest
     again = Model.load(tmp_path / "again", device="cpu")
     assert [a.top for a in model.predict(asked)] == [a.top for a in again.predict(asked)]
     assert "--views: " in refused("train", root, "--out", tmp_path / "n", "--views", "upside-down")
+    said = refused("train", root, "--out", tmp_path / "n", "--views", "plain,covariance")
+    assert "add --fine-tune or --from-scratch, or leave that view out" in said
     (root / "one").mkdir()
     pictures("cross", 1)[0].save(root / "one" / "1.png")
     assert "'one' has 1 photo that can be read" in refused("train", root, "--out", tmp_path / "n")
@@ -139,13 +141,14 @@ def test_every_class_gets_a_picture_before_one_gets_two(
 @pytest.mark.usefixtures("stand_in")
 def test_fine_tuning_says_how_long_it_takes(tmp_path: Path) -> None:
     root = photos(tmp_path / "photos", 10)
-    result = call("train", root, "--out", tmp_path / "m", "--fine-tune", "--epochs", 2, "--views", "plain,flip")
+    result = call("train", root, "--out", tmp_path / "m", "--fine-tune", "--epochs", 2, "--views", "plain,covariance")
     said = " ".join(result.stderr.split())
     assert "training on 27 pictures, 2 times: about" in said and " s" in said
     model = Model.load(tmp_path / "m", device="cpu")
     weights = model.learner.backbone.model.backbone.state_dict()  # type: ignore[union-attr]
     assert not torch.equal(weights["convs.0.weight"], small().backbone.state_dict()["convs.0.weight"])
-    assert model.side == 20 and model.learner.views == ("plain", "flip") and len(model.classes()) == 3
+    assert model.side == 20 and model.learner.views == ("plain", "covariance") and len(model.classes()) == 3
+    assert model.learner.known.widths["covariance"] == 528  # the stand-in has 32 channels
 
 
 def test_from_scratch_is_implied_and_said(tmp_path: Path) -> None:

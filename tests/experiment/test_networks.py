@@ -487,16 +487,30 @@ def test_the_largest_values_are_a_view_without_a_pass(tmp_path: Path) -> None:
     assert built(text + "passes: 1\n", tmp_path).view_names == ["plain", "largest"]
 
 
-def test_the_head_of_the_largest_values_are_the_prototypes(tmp_path: Path) -> None:
-    config = built(RUN + "rotations: true\nviews: ['rotate-90, both', 'largest, rotate-90']\n", tmp_path)
+def test_the_covariance_is_a_view_without_a_pass(tmp_path: Path) -> None:
+    text = RUN + "views: [both, 'both, covariance', plain]\nwhiten: 0.5\nlearn_from: [both]\n"
+    file = tmp_path / "features.npz"
+    found = done(text, tmp_path / "out", "--save-features", file)
+    assert [method["costs"]["passes"] for method in found["methods"].values()] == [2, 2, 2]
+    features = FeatureSet.load(file)
+    widths = {view: (x.shape[1], features.prototypes[view].shape[1]) for view, x in features.views.items()}
+    assert widths == {"both": (128, 128), "both, covariance": (2080, 2080), "plain": (128, 128)}
+    again = done(text + "calibration: 0.1\n", tmp_path / "out")
+    assert again["base"]["images_per_second"] == found["base"]["images_per_second"]  # it was not trained again
+    assert built(text + "passes: 1\n", tmp_path).view_names == ["plain", "covariance"]
+
+
+@pytest.mark.parametrize("view", ["largest", "covariance"])
+def test_the_head_of_other_values_are_the_prototypes(tmp_path: Path, view: str) -> None:
+    config = built(RUN + f"rotations: true\nviews: ['rotate-90, both', '{view}, rotate-90']\n", tmp_path)
     folder = tmp_path / "work"
     folder.mkdir()
     features, _ = features_of_benchmark(config, [folder], lambda *_: None)
     model = BaseModel.load(folder / "base.safetensors")
-    own, largest = features.heads.values()
-    assert isinstance(own, CosineHead) and isinstance(largest, CosineHead)
+    own, other = features.heads.values()
+    assert isinstance(own, CosineHead) and isinstance(other, CosineHead)
     assert np.array_equal(own.weight, rotation_heads(model)[1])
-    assert np.array_equal(largest.weight, features.prototypes["largest, rotate-90"])
+    assert np.array_equal(other.weight, features.prototypes[f"{view}, rotate-90"])
 
 
 def test_few_passes_of_the_recipe_best_are_those_of_a_student(tmp_path: Path) -> None:

@@ -40,13 +40,17 @@ def test_a_name_is_trained_on_the_base_images_and_learns_a_new_class() -> None:
     assert np.array_equal(again.predict_proba(X), learner.predict_proba(X))
 
 
-def test_a_head_is_fitted_to_a_view_that_training_gives_none() -> None:
-    learner = taught("tiny", training=TRAINING, views=["plain", "largest"])
-    assert [one.view for one in learner.known.heads] == ["plain", "largest"]
+@pytest.mark.parametrize("view", ["largest", "covariance"])
+def test_a_head_is_fitted_to_a_view_that_training_gives_none(view: str, tmp_path: Path) -> None:
+    learner = taught("tiny", training=TRAINING, views=["plain", view])
+    assert [one.view for one in learner.known.heads] == ["plain", view]
     X, y = shapes([0, 1, 2], 25, 2)
     head = learner.known.heads[1].head
-    said = np.array(learner.classes)[head.scores(learner.features(X)["largest"]).argmax(1)]
+    said = np.array(learner.classes)[head.scores(learner.features(X)[view]).argmax(1)]
     assert (said == y).mean() > 0.6
+    learner.save(tmp_path / "learner")
+    again = FewShotLearner.load(tmp_path / "learner", device="cpu")
+    assert np.array_equal(again.predict_proba(X), learner.predict_proba(X))
 
 
 def test_held_out_images_are_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:

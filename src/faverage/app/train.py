@@ -47,6 +47,8 @@ from faverage.vision import (
     train_base,
 )
 from faverage.vision import transforms_for as usual_transforms
+from faverage.vision.extraction import with_directions
+from faverage.vision.together import by_view
 
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]
@@ -193,7 +195,7 @@ def empty_model(
     """Return a new model that knows nothing yet and sees with a ready backbone, see ``ready_backbone``."""
     check_absent(folder)
     model = ready_backbone(backbone)
-    learner = FewShotLearner(model, views=_views(views), device=device)
+    learner = FewShotLearner(model, views=_views(views, ready=True), device=device)
     return Model.create(folder, learner, side=_side(model), device=device)
 
 
@@ -208,7 +210,7 @@ def _look_and_learn(
     progress: Progress,
 ) -> Trained:
     """Fit heads on what a frozen network makes of the photos."""
-    learner = FewShotLearner(model, views=_views(views), whiten=WHITEN, device=device, seed=seed)
+    learner = FewShotLearner(model, views=_views(views, ready=True), whiten=WHITEN, device=device, seed=seed)
     eyes, side = learner.backbone, _side(model)
     assert isinstance(eyes, ImageBackbone)
     files = [item.file for item in items]
@@ -270,11 +272,16 @@ def _create(
     return model
 
 
-def _views(views: Sequence[str]) -> tuple[str, ...]:
+def _views(views: Sequence[str], *, ready: bool = False) -> tuple[str, ...]:
+    """Return the full names of views of a network, ready or trained here; ModelError where it has not these."""
     try:
-        return tuple(view.name for view in get_views(views))
+        found = get_views(views)
     except ValueError as error:
         raise ModelError(f"--views: {error}") from None
+    if ready and any(view.covariance for view in found):
+        said = "a ready network does not know the directions of its 'covariance'"
+        raise ModelError(f"--views: {said}: add --fine-tune or --from-scratch, or leave that view out")
+    return tuple(view.name for view in found)
 
 
 def _side(model: BaseModel) -> int:
@@ -378,17 +385,18 @@ def _finish(
     """
     rest = np.flatnonzero(~aside)
     views = _views(views)
+    model = with_directions(model, views, images, rest, device=device)
     options: dict[str, Any] = {"transform": model.transform, "views": views, "device": device, "progress": True}
-    features = np.split(extract_features(model.backbone, images, rest, **options), len(views), axis=1)
+    features = by_view(extract_features(model.backbone, images, rest, **options), views, model.backbone)
     order = np.argsort(np.array(names))  # a learner has its base classes in this order
-    maps = whitenings(dict(zip(views, features, strict=True)), numbers[rest], WHITEN)
+    maps = whitenings(features, numbers[rest], WHITEN)
     means = {}
-    for view, x in zip(views, features, strict=True):
+    for view, x in features.items():
         z = maps[view](x) if maps else x
         means[view] = np.stack([unit(z[numbers[rest] == c]).mean(0) for c in order])
     own = {} if refit else {view: head.of_rows(order) for view, head in base_heads(model, views).items()}
     places = np.argsort(order)[numbers[rest]]
-    heads = {v: own.get(v) or fit_head(x, places, len(names)) for v, x in zip(views, features, strict=True)}
+    heads = {v: own.get(v) or fit_head(x, places, len(names)) for v, x in features.items()}
     labels = np.array(names)[numbers[aside]]
     learner = FewShotLearner(model, views=views, whiten=WHITEN, device=device, seed=seed)
     learner.fit_base(images[aside], labels, head=heads, prototypes=means, whitening=maps)

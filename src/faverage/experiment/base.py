@@ -130,11 +130,14 @@ def _see(
         team: of processes that share it.
     """
     from faverage.vision import Shards, store_features
+    from faverage.vision.extraction import with_directions
+    from faverage.vision.together import by_view
 
     say("training the base session")
     start = time.perf_counter()
     rest = np.setdiff1d(pictures.base, pictures.kept)
     model = train_on(config, pictures, rest, folder / "base-checkpoint.safetensors", team)
+    model = with_directions(model, config.views, pictures.detailed, rest, device=config.device)
     # epochs before a kill count, too
     seconds = max(time.perf_counter() - start, sum(model.history["seconds"]))
     team.first_does(lambda: model.save(folder / "base.safetensors"))
@@ -144,10 +147,8 @@ def _see(
     start = time.perf_counter()
     stored = store_features(model.backbone, pictures.detailed, wanted, folder=store, views=config.looks, **options)
     features_seconds = team.first_does(lambda: _longest(store.with_suffix(".json"), time.perf_counter() - start))
-    d = stored.shape[1] // len(config.looks)
-    every = {
-        look: Shards([part[:, v * d : (v + 1) * d] for part in stored.parts]) for v, look in enumerate(config.looks)
-    }
+    parts = [by_view(part, config.looks, model.backbone) for part in stored.parts]
+    every = {look: Shards([part[look] for part in parts]) for look in config.looks}
     views: dict[str, Array | Shards] = {view: every[view] for view in config.views}
     learned_from = {view: _mean([every[look] for look in config.learned(view)]) for view in views}
     n_base, trained_on, labels = len(pictures.sessions[0]), np.searchsorted(wanted, rest), pictures.labels[rest]

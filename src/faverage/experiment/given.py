@@ -72,8 +72,8 @@ def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[
     [['both'], ['both']]
     >>> within([["both", "both, rotate-90"], ["both"]], 1)
     [['plain'], []]
-    >>> within([["both", "largest"], ["plain"]], 1)
-    [['plain', 'largest'], []]
+    >>> within([["both", "largest", "both, covariance"], ["plain"]], 1)
+    [['plain', 'largest', 'covariance'], []]
     >>> within([["both", "both, rotate-90"], ["both", "both, largest"]], 4)
     [['both'], ['both', 'both, largest']]
     """
@@ -91,7 +91,8 @@ def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[
         return _afforded(views, passes)
     own = [View.parse(name) for name in views[0]]
     first = own[0].looks[0]
-    sides = dict.fromkeys(replace(first, largest=v.largest).name for v in own if first in v.looks)
+    pools = [(v.largest, v.covariance) for v in own if first in v.looks]
+    sides = dict.fromkeys(replace(first, largest=largest, covariance=together).name for largest, together in pools)
     return [list(sides), *([] for _ in views[1:])]
 
 

@@ -188,7 +188,7 @@ def _check_views(config: RunConfig) -> None:
     except ValueError as error:
         raise ConfigError(f"learn_from: {error}") from None
     for look in looks:
-        if look.rotation or look.largest:
+        if look.rotation or look.pooled:
             said = "a view is learned from as it is rotated and pooled itself: name sides and zooms alone"
             raise ConfigError(f"learn_from: {said}, got '{look.name}'")
     if ready is not None and config.many:

@@ -206,7 +206,7 @@ def fit_head(features: Array, numbers: Array, n_classes: int) -> LinearHead:
 
 
 def base_heads(model: BaseModel, views: Sequence[str]) -> dict[str, LinearHead | CosineHead]:
-    """Return the base head of each view, by name; for views of the largest values none was trained.
+    """Return the base head of each view, by name; for those of largest values or covariances none was trained.
 
     A rotated view has that of its rotation, where the network learned them. Nor has a network a trained head whose
     weights were averaged, or are as it was given them.
@@ -215,7 +215,7 @@ def base_heads(model: BaseModel, views: Sequence[str]) -> dict[str, LinearHead |
 
     if model.config.get("head", {}).get("means"):
         return {}
-    own = {name: view for name, view in zip(views, get_views(views), strict=True) if not view.largest}
+    own = {name: view for name, view in zip(views, get_views(views), strict=True) if not view.pooled}
     if model.head == "linear":
         assert model.head_bias is not None
         head = LinearHead(model.head_weight.detach().numpy(), model.head_bias.detach().numpy())

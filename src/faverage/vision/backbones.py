@@ -1,7 +1,7 @@
 """Networks from images to feature vectors: ResNet-18 with two stems, and a small conv net for tiny images.
 
 A backbone is any module from ``(n, 3, S, S)`` to ``(n, d)``. Those here also know ``dimension`` (d), ``config()``, with
-which ``get_backbone`` builds the same network again, and ``pools``, for views of the largest values.
+which ``get_backbone`` builds the same network again, and ``pools``, for views of the largest values and the covariance.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from faverage.errors import CheckpointError
 from faverage.registry import Registry
+from faverage.vision.covariance import covariance_root
 
 __all__ = [
     "ResNet18",
@@ -56,7 +57,18 @@ class Pooled(nn.Module):
     """A backbone whose features are the means of channels over all positions; a subclass has two halves.
 
     ``first_half`` maps images ``(n, 3, S, S)`` to what ``maps`` makes channels ``(n, d, h, w)`` of.
+
+    Attributes:
+        dimension: d, the number of features.
+        directions: ``(d, k)``, of the covariance; None until ``fit_directions`` finds some.
     """
+
+    dimension: int
+    directions: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("directions", None)
 
     def first_half(self, x: Tensor) -> Tensor:
         """Return what half of the network makes of images ``(n, 3, S, S)``: ``(n, c, h, w)``."""
@@ -74,10 +86,17 @@ class Pooled(nn.Module):
         """Return the features ``(n, d)`` of what ``first_half`` returned."""
         return self.maps(x).mean((2, 3), dtype=torch.float32)
 
-    def pools(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean and the largest value of each channel, ``(n, d)`` each, of images ``(n, 3, S, S)``."""
+    def pools(self, x: Tensor, covariance: bool = False) -> tuple[Tensor, ...]:
+        """Return the mean and the largest value of each channel, ``(n, d)`` each, of images ``(n, 3, S, S)``.
+
+        With ``covariance`` a third one is that, see ``covariance_root``; the network must know its directions.
+        """
         maps = self.maps(self.first_half(x))
-        return maps.mean((2, 3), dtype=torch.float32), maps.amax((2, 3)).float()
+        found = maps.mean((2, 3), dtype=torch.float32), maps.amax((2, 3)).float()
+        if not covariance:
+            return found
+        assert self.directions is not None
+        return *found, covariance_root(maps, self.directions)
 
 
 class ResNet18(Pooled):
@@ -215,17 +234,24 @@ def get_backbone(name: str, **options: Any) -> nn.Module:
         from faverage.vision.together import Together
 
         return Together(name.split("+"), **options)
-    build = BACKBONES.get(name)
+    build, directions = BACKBONES.get(name), options.pop("directions", None)
     try:
-        return build(**options)
+        module = build(**options)
     except TypeError as error:
         raise ValueError(f"backbone {name!r} does not take these options: {error}") from None
+    if directions is not None:  # of a file, whose numbers are filled in
+        if not isinstance(module, Pooled) or not 1 <= directions <= module.dimension:
+            raise ValueError(f"backbone {name!r} does not take these options: directions={directions!r}")
+        module.directions = torch.zeros(module.dimension, directions)
+    return module
 
 
 def backbone_config(module: nn.Module) -> dict[str, Any] | None:
     """Return what ``get_backbone`` needs to build ``module`` again; None for a module of another kind."""
     config: Any = getattr(module, "config", None)
-    return dict(config()) if callable(config) else None
+    directions = getattr(module, "directions", None)
+    known = {} if directions is None else {"directions": directions.shape[1]}
+    return {**config(), **known} if callable(config) else None
 
 
 def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
@@ -254,9 +280,9 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
     >>> torch.equal(backbone.convs[0].weight, trained.convs[0].weight)
     True
     """
-    others = ("fc.", "head.", "momentum.")
-    given = {name: tensor for name, tensor in read_weights(Path(path)).items() if not name.startswith(others)}
-    wanted = module.state_dict()
+    others, wanted = ("fc.", "head.", "momentum.", "directions"), module.state_dict()
+    read = read_weights(Path(path)).items()
+    given = {name: tensor for name, tensor in read if name in wanted or not name.startswith(others)}
     for name, tensor in wanted.items():
         if name.endswith("num_batches_tracked"):
             given.setdefault(name, tensor)

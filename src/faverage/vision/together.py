@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from faverage.vision.backbones import get_backbone
+from faverage.vision.covariance import width_of
 from faverage.vision.efficientnet import pretrained
 from faverage.vision.model import BaseModel
 from faverage.vision.transforms import Evaluate
+from faverage.vision.views import get_views
 
-__all__ = ["Together", "by_view", "together", "view_names"]
+__all__ = ["Together", "by_view", "together", "view_names", "widths_of"]
 
 MOST = 4
 
@@ -69,10 +71,24 @@ def view_names(views: Sequence[str], network: nn.Module | None) -> list[str]:
 
 
 def by_view(features: NDArray[Any], views: Sequence[str], network: nn.Module) -> dict[str, NDArray[Any]]:
-    """Return what ``extract_features`` has side by side, ``(n, views x d)``, as ``(n, d_v)`` by ``view_names``."""
-    widths = network.widths if isinstance(network, Together) and network.apart else [features.shape[1] // len(views)]
-    parts = np.split(features, np.cumsum(widths * len(views))[:-1], axis=1)
+    """Return what ``extract_features`` has side by side, ``(n, Σ d_v)``, as ``(n, d_v)`` by ``view_names``."""
+    parts = np.split(features, np.cumsum(widths_of(views, network, features.shape[1]))[:-1], axis=1)
     return dict(zip(view_names(views, network), parts, strict=True))
+
+
+def widths_of(views: Sequence[str], network: nn.Module, total: int) -> list[int]:
+    """Return how many of the features that are side by side each of ``view_names`` has.
+
+    >>> widths_of(["plain", "flip"], Together(["tiny", "resnet18_small"], apart=True), 1280)
+    [128, 512, 128, 512]
+    """
+    if isinstance(network, Together) and network.apart:
+        return network.widths * len(views)
+    covariances = [view.covariance for view in get_views(views)]
+    wide = width_of(cast(Tensor, network.directions).shape[1]) if any(covariances) else 0
+    others = len(views) - sum(covariances)
+    usual = (total - wide * sum(covariances)) // others if others else 0
+    return [wide if covariance else usual for covariance in covariances]
 
 
 def together(names: Sequence[str]) -> BaseModel:

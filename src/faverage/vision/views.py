@@ -16,8 +16,10 @@ from faverage.deprecation import renamed
 __all__ = ["View", "get_views", "passes", "seen_as", "view_of_today"]
 
 _WORDS = re.compile(
-    r"rotate-(?P<rotation>90|180|270)|(?P<flip>flip)|(?P<both>both)|zoom-(?P<zoom>0\.\d+)|(?P<largest>largest)"
+    r"rotate-(?P<rotation>90|180|270)|(?P<flip>flip)|(?P<both>both)|zoom-(?P<zoom>0\.\d+)"
+    r"|(?P<largest>largest)|(?P<covariance>covariance)"
 )
+_FLAGS = ("flip", "both", "largest", "covariance")
 _OLD_WORDS = re.compile(r"(?:^|(?<=,)|(?<=, )|(?<=: ))(?:turn-([123])|mirror)(?=,|$)")
 
 
@@ -32,6 +34,8 @@ class View:
         both: whether the image is seen as it is and flipped, and the features of the two are averaged.
         largest: whether a feature is the largest value that its channel has anywhere in the image, instead of the mean.
             Beside the same view without it, that takes no further pass.
+        covariance: whether features are how channels vary together over the image, see ``faverage.vision.covariance``.
+            That takes no further pass either; the network must know its directions, see ``fit_directions``.
 
     >>> View.parse("rotate-90").rotation, View.parse("flip, zoom-0.8").name
     (90, 'flip, zoom-0.8')
@@ -42,6 +46,7 @@ class View:
     zoom: float = 1.0
     both: bool = False
     largest: bool = False
+    covariance: bool = False
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class View:
         zoom: float = 1.0,
         both: bool = False,
         largest: bool = False,
+        covariance: bool = False,
         **old: Any,
     ) -> None:
         if unknown := old.keys() - {"turn", "mirror"}:
@@ -60,13 +66,15 @@ class View:
         if "mirror" in old:
             renamed("mirror", "flip")
             flip = old["mirror"]
-        given = {"rotation": rotation, "flip": flip, "zoom": zoom, "both": both, "largest": largest}
-        for name, value in given.items():
+        given = {"rotation": rotation, "flip": flip, "zoom": zoom, "both": both}
+        for name, value in {**given, "largest": largest, "covariance": covariance}.items():
             object.__setattr__(self, name, value)
         if rotation not in (0, 90, 180, 270) or not 0.2 <= zoom <= 1:
             raise ValueError(f"a view is rotated by 0, 90, 180 or 270 and sees a share from 0.2 to 1, got {self}")
         if both and flip:
             raise ValueError("a view is 'flip' or 'both', not the two of them")
+        if largest and covariance:
+            raise ValueError("a view is of the 'largest' values or of the 'covariance': name two views")
 
     @property
     def turn(self) -> int:
@@ -89,11 +97,11 @@ class View:
                 continue
             found = _WORDS.fullmatch(word)
             if found is None:
-                known = "plain, flip, both, rotate-90, rotate-180, rotate-270, zoom-0.8, largest"
+                known = "plain, flip, both, rotate-90, rotate-180, rotate-270, zoom-0.8, largest, covariance"
                 raise ValueError(f"unknown view {text!r}: expected {known}, or several, separated by commas")
             rotation, zoom = int(found["rotation"] or view.rotation), float(found["zoom"] or view.zoom)
-            flip, both, largest = (bool(found[name]) or getattr(view, name) for name in ("flip", "both", "largest"))
-            view = cls(rotation, flip, zoom, both, largest)
+            words = {name: bool(found[name]) or getattr(view, name) for name in _FLAGS}
+            view = cls(rotation, zoom=zoom, **words)
         return view
 
     @property
@@ -102,13 +110,18 @@ class View:
         words = [word for word in ("flip", "both") if getattr(self, word)]
         words += [f"rotate-{self.rotation}"] if self.rotation else []
         words += [f"zoom-{self.zoom:g}"] if self.zoom < 1 else []
-        words += ["largest"] if self.largest else []
+        words += [word for word in ("largest", "covariance") if getattr(self, word)]
         return ", ".join(words) or "plain"
+
+    @property
+    def pooled(self) -> bool:
+        """Whether its features are others than the means of channels; base training has no head for those."""
+        return self.largest or self.covariance
 
     @property
     def looks(self) -> tuple[View, ...]:
         """The passes that this view takes: one, or one of the image as it is and one of it flipped."""
-        one = replace(self, both=False, largest=False)
+        one = replace(self, both=False, largest=False, covariance=False)
         return (one, replace(one, flip=True)) if self.both else (one,)
 
     def __call__(self, images: Tensor) -> Tensor:
