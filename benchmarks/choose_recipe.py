@@ -30,7 +30,7 @@ from faverage.experiment.pictures import Pictures, load_pictures
 from faverage.fscil import CosineHead, Whitening
 from faverage.fscil.heads import base_heads, unit
 from faverage.vision import Augment, BaseModel, average_weights, extract_features, hold_out, train_base
-from faverage.vision.extraction import with_directions
+from faverage.vision.extraction import with_pools
 from faverage.vision.together import by_view
 from faverage.vision.views import seen_as
 
@@ -103,7 +103,7 @@ class Pretend:
         whitened ones. With views to ``learn_from`` there are as many features, means of what these see, for images
         that a learner learns from.
         """
-        model = with_directions(model, views, self.pictures.images, self.train, device=device)
+        model = with_pools(model, views, self.pictures.images, self.train, device=device)
         learned = [[seen_as(view, look) for look in learn_from] or [view] for view in views]
         looks = list(dict.fromkeys([*views, *itertools.chain(*learned)]))
         options: dict[str, Any] = {"transform": model.transform, "views": looks, "device": device}

@@ -19,7 +19,7 @@ from faverage.app.onnx import export_learner
 from faverage.app.photos import squares
 from faverage.fscil import FewShotLearner
 from faverage.vision import Evaluate
-from faverage.vision.extraction import with_directions
+from faverage.vision.extraction import with_pools
 from helpers_model import NAMES, pictures
 from helpers_paths import ROOT
 from helpers_vision import drawn, quick
@@ -77,7 +77,7 @@ def scaled(fuser: str, **options: Any) -> FewShotLearner:
     tiny = options.get("fuser_options", {}).get("structure") == "auto" or {"largest", "covariance"} & set(views)
     given = {"backbone": "tiny" if tiny else OneLayer(), "epochs": 1, "transform": Evaluate(32, resize=36)}
     base = quick(images[labels < 3], labels[labels < 3], **given)
-    base = with_directions(base, views, images, np.flatnonzero(labels < 3), device="cpu")
+    base = with_pools(base, views, images, np.flatnonzero(labels < 3), device="cpu")
     learner = FewShotLearner(base, fuser, device="cpu", **options)
     learner.fit_base(images[labels < 3], NAMES[labels[labels < 3]])
     learner.learn_session(images[labels == 3][:5], ["cross"] * 5)
@@ -98,7 +98,7 @@ def scaled(fuser: str, **options: Any) -> FewShotLearner:
         # shrunk: a pool that is sure multiplies the rounding of features by its weights, 38 together
         ("log-pool", {"views": ["plain", "flip"], "ridge": None, "fuser_options": {"shrink": 0.01}}),
         ("log-pool", {"views": ["plain", "largest", "both, largest"], "fuser_options": {"shrink": 0.01}}),
-        ("afa", {"views": ["plain", "covariance", "both, covariance"]}),
+        ("afa", {"views": ["plain", "covariance", "both, covariance", "both, parts"]}),
         ("prototypes", {"scope": "session"}),
         ("no-fine-tuning", {"views": ["rotate-180"]}),
     ],

@@ -461,9 +461,11 @@ def test_few_passes_of_photos_are_those_of_a_soup(tmp_path: Path) -> None:
     (tmp_path / "weights.pth").touch()
     given = {"recipe": "best", "data": str(tmp_path), "passes": 1, "weights": str(tmp_path / "weights.pth")}
     one = RunConfig.build("cub200", None, given)
-    assert one.view_names == ["plain", "largest"] and [part.start for part in one.averaged] == [0, 1, 0, 0, 1]
-    assert one.looks[:3] == ("plain", "largest", "both") and "both, zoom-0.85, largest" in one.looks  # to learn from
-    assert RunConfig.build("cub200", None, {**given, "passes": 2}).view_names == ["both", "both, largest"]
+    assert one.view_names == ["plain", "largest", "covariance", "parts"]
+    assert [part.start for part in one.averaged] == [0, 1, 0, 0, 1]
+    assert one.looks[4] == "both" and "both, zoom-0.85, largest" in one.looks
+    two = RunConfig.build("cub200", None, {**given, "passes": 2})
+    assert two.view_names == ["both", "both, largest", "both, covariance", "both, parts"]
     assert not RunConfig.build("cub200", None, {**given, "weights": None}).averaged
 
 
@@ -487,20 +489,20 @@ def test_the_largest_values_are_a_view_without_a_pass(tmp_path: Path) -> None:
     assert built(text + "passes: 1\n", tmp_path).view_names == ["plain", "largest"]
 
 
-def test_the_covariance_is_a_view_without_a_pass(tmp_path: Path) -> None:
-    text = RUN + "views: [both, 'both, covariance', plain]\nwhiten: 0.5\nlearn_from: [both]\n"
+def test_covariance_and_parts_are_views_without_a_pass(tmp_path: Path) -> None:
+    text = RUN + "views: [both, 'both, covariance', plain, parts]\nwhiten: 0.5\nlearn_from: [both]\n"
     file = tmp_path / "features.npz"
     found = done(text, tmp_path / "out", "--save-features", file)
     assert [method["costs"]["passes"] for method in found["methods"].values()] == [2, 2, 2]
     features = FeatureSet.load(file)
     widths = {view: (x.shape[1], features.prototypes[view].shape[1]) for view, x in features.views.items()}
-    assert widths == {"both": (128, 128), "both, covariance": (2080, 2080), "plain": (128, 128)}
+    assert widths == {"both": (128, 128), "both, covariance": (2080, 2080), "plain": (128, 128), "parts": (512, 512)}
     again = done(text + "calibration: 0.1\n", tmp_path / "out")
     assert again["base"]["images_per_second"] == found["base"]["images_per_second"]  # it was not trained again
-    assert built(text + "passes: 1\n", tmp_path).view_names == ["plain", "covariance"]
+    assert built(text + "passes: 1\n", tmp_path).view_names == ["plain", "covariance", "parts"]
 
 
-@pytest.mark.parametrize("view", ["largest", "covariance"])
+@pytest.mark.parametrize("view", ["largest", "covariance", "parts"])
 def test_the_head_of_other_values_are_the_prototypes(tmp_path: Path, view: str) -> None:
     config = built(RUN + f"rotations: true\nviews: ['rotate-90, both', '{view}, rotate-90']\n", tmp_path)
     folder = tmp_path / "work"

@@ -47,7 +47,7 @@ from faverage.vision import (
     train_base,
 )
 from faverage.vision import transforms_for as usual_transforms
-from faverage.vision.extraction import with_directions
+from faverage.vision.extraction import with_pools
 from faverage.vision.together import by_view
 
 Array = NDArray[Any]
@@ -278,8 +278,9 @@ def _views(views: Sequence[str], *, ready: bool = False) -> tuple[str, ...]:
         found = get_views(views)
     except ValueError as error:
         raise ModelError(f"--views: {error}") from None
-    if ready and any(view.covariance for view in found):
-        said = "a ready network does not know the directions of its 'covariance'"
+    fitted = [view.pool for view in found if view.fitted]
+    if ready and fitted:
+        said = f"'{fitted[0]}' is fitted to the photos that a network is trained on"
         raise ModelError(f"--views: {said}: add --fine-tune or --from-scratch, or leave that view out")
     return tuple(view.name for view in found)
 
@@ -385,7 +386,7 @@ def _finish(
     """
     rest = np.flatnonzero(~aside)
     views = _views(views)
-    model = with_directions(model, views, images, rest, device=device)
+    model = with_pools(model, views, images, rest, device=device)
     options: dict[str, Any] = {"transform": model.transform, "views": views, "device": device, "progress": True}
     features = by_view(extract_features(model.backbone, images, rest, **options), views, model.backbone)
     order = np.argsort(np.array(names))  # a learner has its base classes in this order

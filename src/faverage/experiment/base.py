@@ -130,14 +130,14 @@ def _see(
         team: of processes that share it.
     """
     from faverage.vision import Shards, store_features
-    from faverage.vision.extraction import with_directions
+    from faverage.vision.extraction import with_pools
     from faverage.vision.together import by_view
 
     say("training the base session")
     start = time.perf_counter()
     rest = np.setdiff1d(pictures.base, pictures.kept)
     model = train_on(config, pictures, rest, folder / "base-checkpoint.safetensors", team)
-    model = with_directions(model, config.views, pictures.detailed, rest, device=config.device)
+    model = with_pools(model, config.views, pictures.detailed, rest, device=config.device)
     # epochs before a kill count, too
     seconds = max(time.perf_counter() - start, sum(model.history["seconds"]))
     team.first_does(lambda: model.save(folder / "base.safetensors"))

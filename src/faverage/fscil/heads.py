@@ -206,7 +206,7 @@ def fit_head(features: Array, numbers: Array, n_classes: int) -> LinearHead:
 
 
 def base_heads(model: BaseModel, views: Sequence[str]) -> dict[str, LinearHead | CosineHead]:
-    """Return the base head of each view, by name; for those of largest values or covariances none was trained.
+    """Return the base head of each view, by name; for those of other pools than the mean none was trained.
 
     A rotated view has that of its rotation, where the network learned them. Nor has a network a trained head whose
     weights were averaged, or are as it was given them.

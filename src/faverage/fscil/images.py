@@ -60,14 +60,14 @@ class ImageBackbone:
         The trained one is returned; this one stays as it is, for a learner to go back to.
         """
         from faverage.vision import train_base
-        from faverage.vision.extraction import with_directions
+        from faverage.vision.extraction import with_pools
 
         assert self.name is not None
         options = {"device": self.device, "seed": seed, **self.training}
         trained = copy(self)
         trained._extractor = None
         model = train_base(images, numbers, backbone=self.name, indices=rows, **options)
-        trained.model = with_directions(model, self.views, images, rows, device=self.device)
+        trained.model = with_pools(model, self.views, images, rows, device=self.device)
         return trained
 
     def same(self, other: ImageBackbone) -> bool:

@@ -15,7 +15,7 @@ from faverage.vision.engine.optimise import Training, learning_rate, train_netwo
 from faverage.vision.engine.processes import OtherFailed, Team, join
 from faverage.vision.engine.report import check_tensorboard
 from faverage.vision.engine.step import Trainable
-from faverage.vision.extraction import Extractor, Eyes, extract_features, fit_directions
+from faverage.vision.extraction import Extractor, Eyes, extract_features, fit_pools
 from faverage.vision.feature_store import open_features, store_features
 from faverage.vision.model import BaseModel, Head
 from faverage.vision.objectives import rotation_heads, turn_heads
@@ -49,7 +49,7 @@ __all__ = [
     "backbone_names",
     "check_tensorboard",
     "extract_features",
-    "fit_directions",
+    "fit_pools",
     "get_backbone",
     "get_views",
     "hold_out",

@@ -1,7 +1,7 @@
 """Networks from images to feature vectors: ResNet-18 with two stems, and a small conv net for tiny images.
 
 A backbone is any module from ``(n, 3, S, S)`` to ``(n, d)``. Those here also know ``dimension`` (d), ``config()``, with
-which ``get_backbone`` builds the same network again, and ``pools``, for views of the largest values and the covariance.
+which ``get_backbone`` builds the same network again, ``pools``, for views of the largest values, and ``maps``, for all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from faverage.errors import CheckpointError
 from faverage.registry import Registry
-from faverage.vision.covariance import covariance_root
 
 __all__ = [
     "ResNet18",
@@ -60,15 +59,18 @@ class Pooled(nn.Module):
 
     Attributes:
         dimension: d, the number of features.
-        directions: ``(d, k)``, of the covariance; None until ``fit_directions`` finds some.
+        directions: ``(d, k)``, of the covariance, and
+        centres: ``(m, d)``, of the parts; both None until ``fit_pools`` finds them.
     """
 
     dimension: int
     directions: Tensor | None
+    centres: Tensor | None
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("directions", None)
+        self.register_buffer("centres", None)
 
     def first_half(self, x: Tensor) -> Tensor:
         """Return what half of the network makes of images ``(n, 3, S, S)``: ``(n, c, h, w)``."""
@@ -86,17 +88,10 @@ class Pooled(nn.Module):
         """Return the features ``(n, d)`` of what ``first_half`` returned."""
         return self.maps(x).mean((2, 3), dtype=torch.float32)
 
-    def pools(self, x: Tensor, covariance: bool = False) -> tuple[Tensor, ...]:
-        """Return the mean and the largest value of each channel, ``(n, d)`` each, of images ``(n, 3, S, S)``.
-
-        With ``covariance`` a third one is that, see ``covariance_root``; the network must know its directions.
-        """
+    def pools(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean and the largest value of each channel, ``(n, d)`` each, of images ``(n, 3, S, S)``."""
         maps = self.maps(self.first_half(x))
-        found = maps.mean((2, 3), dtype=torch.float32), maps.amax((2, 3)).float()
-        if not covariance:
-            return found
-        assert self.directions is not None
-        return *found, covariance_root(maps, self.directions)
+        return maps.mean((2, 3), dtype=torch.float32), maps.amax((2, 3)).float()
 
 
 class ResNet18(Pooled):
@@ -186,6 +181,7 @@ class TinyNet(Pooled):
         return config if self.last_relu else {**config, "last_relu": False}
 
 
+MOST_PARTS = 64
 BACKBONES: Registry[Callable[..., nn.Module]] = Registry("backbone")
 B = TypeVar("B", bound=Callable[..., nn.Module])
 
@@ -234,24 +230,28 @@ def get_backbone(name: str, **options: Any) -> nn.Module:
         from faverage.vision.together import Together
 
         return Together(name.split("+"), **options)
-    build, directions = BACKBONES.get(name), options.pop("directions", None)
+    build, pools = BACKBONES.get(name), options.pop("pools", None)
     try:
         module = build(**options)
     except TypeError as error:
         raise ValueError(f"backbone {name!r} does not take these options: {error}") from None
-    if directions is not None:  # of a file, whose numbers are filled in
-        if not isinstance(module, Pooled) or not 1 <= directions <= module.dimension:
-            raise ValueError(f"backbone {name!r} does not take these options: directions={directions!r}")
+    if pools is not None:  # of a file, whose numbers are filled in
+        directions, parts = pools
+        if not isinstance(module, Pooled) or not 1 <= directions <= module.dimension or not 1 <= parts <= MOST_PARTS:
+            raise ValueError(f"backbone {name!r} does not take these options: pools={pools!r}")
         module.directions = torch.zeros(module.dimension, directions)
+        module.centres = torch.zeros(parts, module.dimension)
     return module
 
 
 def backbone_config(module: nn.Module) -> dict[str, Any] | None:
     """Return what ``get_backbone`` needs to build ``module`` again; None for a module of another kind."""
     config: Any = getattr(module, "config", None)
-    directions = getattr(module, "directions", None)
-    known = {} if directions is None else {"directions": directions.shape[1]}
-    return {**config(), **known} if callable(config) else None
+    if not callable(config):
+        return None
+    if isinstance(module, Pooled) and module.directions is not None and module.centres is not None:
+        return {**config(), "pools": [module.directions.shape[1], len(module.centres)]}
+    return dict(config())
 
 
 def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
@@ -280,7 +280,7 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
     >>> torch.equal(backbone.convs[0].weight, trained.convs[0].weight)
     True
     """
-    others, wanted = ("fc.", "head.", "momentum.", "directions"), module.state_dict()
+    others, wanted = ("fc.", "head.", "momentum.", "directions", "centres"), module.state_dict()
     read = read_weights(Path(path)).items()
     given = {name: tensor for name, tensor in read if name in wanted or not name.startswith(others)}
     for name, tensor in wanted.items():

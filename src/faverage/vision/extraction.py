@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from faverage.code import code_fingerprint
-from faverage.vision.backbones import Pooled, backbone_config
-from faverage.vision.covariance import width_of
+from faverage.vision.backbones import MOST_PARTS, Pooled, backbone_config
 from faverage.vision.engine.device import (
     LARGE_FOR_CPU,
     Array,
@@ -30,6 +29,7 @@ from faverage.vision.engine.device import (
     pick_precision,
 )
 from faverage.vision.engine.report import Report
+from faverage.vision.pools import centres_of, directions_of, pool
 from faverage.vision.shards import Shards
 from faverage.vision.transforms import Evaluate
 from faverage.vision.views import View, get_views
@@ -37,12 +37,12 @@ from faverage.vision.views import View, get_views
 if TYPE_CHECKING:
     from faverage.vision.model import BaseModel
 
-__all__ = ["Extractor", "Eyes", "extract_features", "fit_directions"]
+__all__ = ["Extractor", "Eyes", "extract_features", "fit_pools"]
 
 DType = Literal["float32", "float16"]
 
-_DIRECTIONS = 64
-_MOST_FOR_DIRECTIONS = 512  # images
+_MOST_FOR_POOLS = 512  # images
+_MOST_PLACES = 128  # of an image
 _FEW = 32  # large images that a CPU takes at a time: its caches hold them
 
 
@@ -134,11 +134,12 @@ class Extractor:
                 f"a view of the 'largest' values needs a network that has them, with a method 'pools' as that of "
                 f"faverage.vision.ResNet18; {type(backbone).__name__} has none: leave the view out"
             )
-        if any(view.covariance for view in self.views) and getattr(backbone, "directions", None) is None:
-            raise ValueError(
-                "a view of the 'covariance' needs a network that knows the directions in which its channels vary: take "
-                "that of faverage.vision.fit_directions, or leave the view out"
-            )
+        for view in self.views:
+            if view.fitted and not (isinstance(backbone, Pooled) and backbone.directions is not None):
+                raise ValueError(
+                    f"a view of the {view.pool!r} needs a network that has seen images for it: take what "
+                    "faverage.vision.fit_pools returns, or leave the view out"
+                )
         self.network = move(copy.deepcopy(backbone), self.device, self.layout).eval()
         self.prepare = copy.deepcopy(transform).to(self.device)
 
@@ -152,9 +153,8 @@ class Extractor:
         """Return the number of features, by the first of the rows ``(n,)`` of images ``(N, S, S, 3)``, if any."""
         if len(rows):
             return int(self._look(images[rows[:1]]).shape[1])
-        d, directions = int(getattr(self.network, "dimension", 0)), getattr(self.network, "directions", None)
-        wide = 0 if directions is None else width_of(directions.shape[1])
-        return sum(wide if view.covariance else d for view in self.views)
+        d = int(getattr(self.network, "dimension", 0))
+        return sum(width_of(view, self.network) or d for view in self.views)
 
     def key(self, dimension: int) -> dict[str, Any]:
         """Return what the features depend on beside the images."""
@@ -197,30 +197,50 @@ def features_of(
     network: nn.Module, views: Sequence[View], images: Tensor, layout: torch.memory_format = torch.contiguous_format
 ) -> list[Tensor]:
     """Return the features ``(n, d_v)`` of each view of images ``(n, 3, s, s)``; a pass that they share is made once."""
-    pooled = {look for view in views if view.pooled for look in view.looks}
-    together = {look for view in views if view.covariance for look in view.looks}
-    seen: dict[View, tuple[Tensor, ...]] = {}
-    for look in dict.fromkeys(look for view in views for look in view.looks):
-        x = look(images).contiguous(memory_format=layout)
-        more = {"covariance": True} if look in together else {}
-        seen[look] = network.pools(x, **more) if look in pooled else (network(x),)  # type: ignore[operator]
-    sides = [[seen[look][2 if view.covariance else view.largest].float() for look in view.looks] for view in views]
+    kinds: dict[View, set[str]] = {}
+    for view in views:
+        for look in view.looks:
+            kinds.setdefault(look, set()).add(view.pool)
+    seen = {look: _pools(network, look(images).contiguous(memory_format=layout), of) for look, of in kinds.items()}
+    sides = [[seen[look][view.pool].float() for look in view.looks] for view in views]
     return [found[0] if len(found) == 1 else torch.stack(found).mean(0) for found in sides]
 
 
-def fit_directions(
+def _pools(network: nn.Module, x: Tensor, kinds: set[str]) -> dict[str, Tensor]:
+    """Return what one pass gives, by the names of the pools."""
+    if kinds == {"mean"}:
+        return {"mean": network(x)}
+    if kinds <= {"mean", "largest"}:
+        return dict(zip(("mean", "largest"), network.pools(x), strict=True))  # type: ignore[operator]
+    assert isinstance(network, Pooled)
+    maps = network.maps(network.first_half(x))
+    return {kind: pool(kind, maps, network.directions, network.centres) for kind in kinds}
+
+
+def width_of(view: View, network: nn.Module) -> int:
+    """Return how many features a view has of a network; 0: as many as that."""
+    if not view.fitted:
+        return 0
+    assert isinstance(network, Pooled) and network.directions is not None and network.centres is not None
+    k = network.directions.shape[1]
+    return k * (k + 1) // 2 if view.covariance else network.centres.numel()
+
+
+def fit_pools(
     backbone: nn.Module,
     images: Array | Shards,
     indices: Any = None,
     *,
     transform: Evaluate,
-    directions: int | None = None,
+    directions: int = 64,
+    parts: int = 4,
     device: str | torch.device = "auto",
 ) -> nn.Module:
-    """Return a copy of a backbone that knows in which directions its channels vary most within images.
+    """Return a copy of a backbone that knows how its channels vary within images, and what kinds of places these have.
 
-    Its views may then have the word ``covariance``: features that say which channels respond in the same places, at no
-    further pass, see ``faverage.vision.covariance``. On photos of birds that adds as much as a second look.
+    Its views may then have the word ``covariance``, for features that say which channels respond in the same places,
+    or ``parts``, for what is seen at one kind of place at a time. Neither takes a further pass; see
+    ``faverage.vision.pools``. On photos of birds, each adds nearly as much as a second look.
 
     Args:
         backbone: one of ``backbone_names()``, other than several side by side; it is not changed.
@@ -228,49 +248,51 @@ def fit_directions(
         indices: ``(n,)``, rows of images such as it will see, not those to test with; by default all. At most 512 of
             them, evenly spread, are looked at.
         transform: the evaluation transform, such as ``BaseModel.transform``.
-        directions: how many, k; a view then has k (k + 1) / 2 features. By default 64, or as many as it has channels.
+        directions: k of the covariance, at most as many as there are channels; it has k (k + 1) / 2 features.
+        parts: how many kinds of places; each has as many features as there are channels.
         device: ``auto``, ``cpu``, ``cuda`` or a torch device.
 
     >>> from faverage.vision import get_backbone
     >>> images = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
-    >>> network = fit_directions(get_backbone("tiny"), images, transform=Evaluate(16), directions=8, device="cpu")
-    >>> views = ["plain", "covariance"]
-    >>> extract_features(network, images, views=views, transform=Evaluate(16), device="cpu").shape  # 128 and 36
-    (8, 164)
+    >>> network = fit_pools(get_backbone("tiny"), images, transform=Evaluate(16), directions=8, parts=2, device="cpu")
+    >>> views = ["plain", "covariance", "parts"]
+    >>> extract_features(network, images, views=views, transform=Evaluate(16), device="cpu").shape  # 128, 36 and 256
+    (8, 420)
     """
     check_images(images)
     if not isinstance(backbone, Pooled):
         kind = type(backbone).__name__
-        raise ValueError(f"only networks such as faverage.vision.ResNet18 have a covariance; {kind} has none")
-    directions = min(_DIRECTIONS, backbone.dimension) if directions is None else directions
-    if not 1 <= directions <= backbone.dimension:
-        raise ValueError(f"directions must be from 1 to {backbone.dimension}, got {directions}")
+        raise ValueError(f"only networks such as faverage.vision.ResNet18 have these pools; {kind} has not")
+    if directions < 1 or not 1 <= parts <= MOST_PARTS:
+        raise ValueError(f"directions must be 1 or more, and parts 1 to {MOST_PARTS}, got {directions} and {parts}")
     rows = check_indices(indices, len(images))
     if not len(rows):
-        raise ValueError("no image to find the directions with: give at least one")
-    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_FOR_DIRECTIONS)).astype(np.int64)]
+        raise ValueError("no image to fit pools to: give at least one")
+    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_FOR_POOLS)).astype(np.int64)]
     see = Extractor(backbone, transform, device=device)
     compute, network = pick_precision("auto", see.device, transform.size), cast(Pooled, see.network)
-    scatter = np.zeros((network.dimension, network.dimension))
+    scatter, places = np.zeros((network.dimension, network.dimension)), []
     with torch.inference_mode(), fast_convolutions(see.device):
         for start in range(0, len(rows), see.batch_size):
             part = images[rows[start : start + see.batch_size]]
             with autocast(see.device, compute):
                 x = see.prepare(torch.from_numpy(np.ascontiguousarray(part)).to(see.device))
                 maps = network.maps(network.first_half(x.contiguous(memory_format=see.layout))).flatten(2)
-            maps = maps.float() - maps.float().mean(2, keepdim=True)
+            maps = maps.float()
+            places.append(maps.transpose(1, 2).flatten(0, 1).cpu().numpy()[:: 1 + maps.shape[2] // _MOST_PLACES])
+            maps = maps - maps.mean(2, keepdim=True)
             scatter += torch.einsum("ndp,nep->de", maps, maps).double().cpu().numpy() / maps.shape[2]
-    vectors = np.linalg.eigh(scatter)[1]  # of ascending variance
     found = copy.deepcopy(backbone)
-    kept = torch.from_numpy(np.ascontiguousarray(vectors[:, ::-1][:, :directions]))
-    found.directions = kept.to(next(found.parameters()))  # to where they are, and of their type
+    own = next(found.parameters())
+    found.directions = directions_of(scatter, directions).to(own)
+    found.centres = centres_of(np.concatenate(places), parts).to(own)
     return found
 
 
-def with_directions(
+def with_pools(
     model: BaseModel, views: Sequence[str | View], images: Array | Shards, rows: Any, *, device: str
 ) -> BaseModel:
-    """Return a model whose backbone has what views need beside its weights; without one of the covariance, as it is.
+    """Return a model whose backbone has what views need beside its weights; where they need nothing, as it is.
 
     Args:
         model: with a backbone that is trained.
@@ -279,9 +301,9 @@ def with_directions(
         rows: of those to fit to, ``(n,)``.
         device: where.
     """
-    if not any(view.covariance for view in get_views(views)):
+    if not any(view.fitted for view in get_views(views)):
         return model
-    backbone = fit_directions(model.backbone, images, rows, transform=model.transform, device=device)
+    backbone = fit_pools(model.backbone, images, rows, transform=model.transform, device=device)
     return replace(model, backbone=backbone)
 
 

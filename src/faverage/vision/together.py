@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from faverage.vision.backbones import get_backbone
-from faverage.vision.covariance import width_of
 from faverage.vision.efficientnet import pretrained
+from faverage.vision.extraction import width_of
 from faverage.vision.model import BaseModel
 from faverage.vision.transforms import Evaluate
 from faverage.vision.views import get_views
@@ -84,11 +84,9 @@ def widths_of(views: Sequence[str], network: nn.Module, total: int) -> list[int]
     """
     if isinstance(network, Together) and network.apart:
         return network.widths * len(views)
-    covariances = [view.covariance for view in get_views(views)]
-    wide = width_of(cast(Tensor, network.directions).shape[1]) if any(covariances) else 0
-    others = len(views) - sum(covariances)
-    usual = (total - wide * sum(covariances)) // others if others else 0
-    return [wide if covariance else usual for covariance in covariances]
+    fitted = [width_of(view, network) for view in get_views(views)]
+    usual = (total - sum(fitted)) // max(fitted.count(0), 1)
+    return [width or usual for width in fitted]
 
 
 def together(names: Sequence[str]) -> BaseModel:

@@ -17,9 +17,10 @@ __all__ = ["View", "get_views", "passes", "seen_as", "view_of_today"]
 
 _WORDS = re.compile(
     r"rotate-(?P<rotation>90|180|270)|(?P<flip>flip)|(?P<both>both)|zoom-(?P<zoom>0\.\d+)"
-    r"|(?P<largest>largest)|(?P<covariance>covariance)"
+    r"|(?P<largest>largest)|(?P<covariance>covariance)|(?P<parts>parts)"
 )
-_FLAGS = ("flip", "both", "largest", "covariance")
+_POOLS = ("largest", "covariance", "parts")
+_FLAGS = ("flip", "both", *_POOLS)
 _OLD_WORDS = re.compile(r"(?:^|(?<=,)|(?<=, )|(?<=: ))(?:turn-([123])|mirror)(?=,|$)")
 
 
@@ -34,8 +35,9 @@ class View:
         both: whether the image is seen as it is and flipped, and the features of the two are averaged.
         largest: whether a feature is the largest value that its channel has anywhere in the image, instead of the mean.
             Beside the same view without it, that takes no further pass.
-        covariance: whether features are how channels vary together over the image, see ``faverage.vision.covariance``.
-            That takes no further pass either; the network must know its directions, see ``fit_directions``.
+        covariance: whether features are how channels vary together over the image, see ``faverage.vision.pools``. That
+            takes no further pass either; the network must know its directions, see ``fit_pools``.
+        parts: whether they are means at several kinds of places, likewise.
 
     >>> View.parse("rotate-90").rotation, View.parse("flip, zoom-0.8").name
     (90, 'flip, zoom-0.8')
@@ -47,6 +49,7 @@ class View:
     both: bool = False
     largest: bool = False
     covariance: bool = False
+    parts: bool = False
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class View:
         both: bool = False,
         largest: bool = False,
         covariance: bool = False,
+        parts: bool = False,
         **old: Any,
     ) -> None:
         if unknown := old.keys() - {"turn", "mirror"}:
@@ -67,14 +71,14 @@ class View:
             renamed("mirror", "flip")
             flip = old["mirror"]
         given = {"rotation": rotation, "flip": flip, "zoom": zoom, "both": both}
-        for name, value in {**given, "largest": largest, "covariance": covariance}.items():
+        for name, value in {**given, "largest": largest, "covariance": covariance, "parts": parts}.items():
             object.__setattr__(self, name, value)
         if rotation not in (0, 90, 180, 270) or not 0.2 <= zoom <= 1:
             raise ValueError(f"a view is rotated by 0, 90, 180 or 270 and sees a share from 0.2 to 1, got {self}")
         if both and flip:
             raise ValueError("a view is 'flip' or 'both', not the two of them")
-        if largest and covariance:
-            raise ValueError("a view is of the 'largest' values or of the 'covariance': name two views")
+        if largest + covariance + parts > 1:
+            raise ValueError("a view has one of 'largest', 'covariance' and 'parts': name several views")
 
     @property
     def turn(self) -> int:
@@ -97,7 +101,7 @@ class View:
                 continue
             found = _WORDS.fullmatch(word)
             if found is None:
-                known = "plain, flip, both, rotate-90, rotate-180, rotate-270, zoom-0.8, largest, covariance"
+                known = "plain, flip, both, rotate-90, rotate-180, rotate-270, zoom-0.8, largest, covariance, parts"
                 raise ValueError(f"unknown view {text!r}: expected {known}, or several, separated by commas")
             rotation, zoom = int(found["rotation"] or view.rotation), float(found["zoom"] or view.zoom)
             words = {name: bool(found[name]) or getattr(view, name) for name in _FLAGS}
@@ -110,18 +114,28 @@ class View:
         words = [word for word in ("flip", "both") if getattr(self, word)]
         words += [f"rotate-{self.rotation}"] if self.rotation else []
         words += [f"zoom-{self.zoom:g}"] if self.zoom < 1 else []
-        words += [word for word in ("largest", "covariance") if getattr(self, word)]
+        words += [self.pool] if self.pooled else []
         return ", ".join(words) or "plain"
 
     @property
+    def pool(self) -> str:
+        """What features are of the channels: ``mean``, ``largest``, ``covariance`` or ``parts``."""
+        return next((name for name in _POOLS if getattr(self, name)), "mean")
+
+    @property
     def pooled(self) -> bool:
-        """Whether its features are others than the means of channels; base training has no head for those."""
-        return self.largest or self.covariance
+        """Whether features are others than the means of channels; base training has no head for those."""
+        return self.pool != "mean"
+
+    @property
+    def fitted(self) -> bool:
+        """Whether its network must have seen images for it, see ``fit_pools``."""
+        return self.covariance or self.parts
 
     @property
     def looks(self) -> tuple[View, ...]:
         """The passes that this view takes: one, or one of the image as it is and one of it flipped."""
-        one = replace(self, both=False, largest=False, covariance=False)
+        one = replace(self, both=False, largest=False, covariance=False, parts=False)
         return (one, replace(one, flip=True)) if self.both else (one,)
 
     def __call__(self, images: Tensor) -> Tensor:

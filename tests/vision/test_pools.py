@@ -1,4 +1,4 @@
-"""Second-order pooling: the root of the covariance of channels, its directions, and views of it."""
+"""Pools beyond the mean: the root of the covariance of channels, kinds of places, and views of them."""
 
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from faverage.vision import (
     View,
     average_weights,
     extract_features,
-    fit_directions,
+    fit_pools,
     get_backbone,
     load_weights,
 )
 from faverage.vision.backbones import backbone_config
-from faverage.vision.covariance import covariance_root, width_of
+from faverage.vision.pools import centres_of, covariance_root, part_means, pool
 from faverage.vision.together import by_view
 from helpers_vision import drawn, quick
 
@@ -30,7 +30,7 @@ EVALUATE: dict[str, Any] = {"transform": Evaluate(32), "device": "cpu"}
 
 def knowing(name: str = "tiny", k: int = 8, **options: Any) -> torch.nn.Module:
     """A network with fresh weights that knows the directions of drawn images."""
-    return fit_directions(get_backbone(name, **options).eval(), drawn(20, 32)[0], directions=k, **EVALUATE)
+    return fit_pools(get_backbone(name, **options).eval(), drawn(20, 32)[0], directions=k, parts=3, **EVALUATE)
 
 
 def maps_of(network: Any, images: Any) -> torch.Tensor:
@@ -67,9 +67,10 @@ def test_it_depends_on_what_is_together_and_not_on_where() -> None:
 
 def test_half_precision_outside_does_not_reach_inside() -> None:
     maps = torch.from_numpy(np.random.default_rng(2).normal(size=(3, 16, 5, 5))).float()
-    usual = covariance_root(maps, torch.eye(16))
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(covariance_root(maps, torch.eye(16)), usual)
+    for kind in ("covariance", "parts"):
+        usual = pool(kind, maps, torch.eye(16), torch.eye(16)[:4])
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(pool(kind, maps, torch.eye(16), torch.eye(16)[:4]), usual)
 
 
 @pytest.mark.parametrize("maps", [torch.full((2, 3, 4, 4), 5.0), torch.rand(2, 3, 1, 1), torch.zeros(2, 3, 2, 2)])
@@ -81,7 +82,7 @@ def test_images_whose_positions_are_alike_have_none(maps: torch.Tensor) -> None:
 def test_directions_are_those_of_most_variance(name: str, d: int) -> None:
     images = drawn(12, 32)[0]
     backbone = get_backbone(name).eval()
-    network = fit_directions(backbone, images, directions=5, **EVALUATE)
+    network = fit_pools(backbone, images, directions=5, **EVALUATE)
     assert backbone.directions is None
     weights = network.state_dict()
     assert all(torch.equal(tensor, weights[key]) for key, tensor in backbone.state_dict().items())
@@ -92,18 +93,43 @@ def test_directions_are_those_of_most_variance(name: str, d: int) -> None:
     variances = np.linalg.eigvalsh(np.einsum("ndp,nep->de", x, x))[::-1]
     held = np.einsum("dk,ndp->nkp", u, x)
     assert np.allclose((held**2).sum((0, 2)), variances[:5], rtol=1e-3)
-    assert torch.equal(fit_directions(backbone, images, directions=5, **EVALUATE).directions, network.directions)
+    again = fit_pools(backbone, images, directions=5, **EVALUATE)
+    assert torch.equal(again.directions, network.directions) and torch.equal(again.centres, network.centres)
 
 
-def test_directions_are_found_on_the_rows_that_are_given() -> None:
+def test_parts_are_means_of_one_kind_of_place_each() -> None:
+    rng = np.random.default_rng(3)
+    kinds = np.linalg.qr(rng.normal(size=(12, 3)))[0].T  # of three, far apart
+    which = rng.integers(0, 3, (40, 49))
+    places = kinds[which] * rng.uniform(4, 6, (40, 49, 1)) + 0.05 * rng.normal(size=(40, 49, 12))
+    places[:, ::7] = 0.1 * rng.normal(size=(40, 7, 12))  # background, where a network sees little
+    found = centres_of(places.reshape(-1, 12).astype(np.float32), 3)
+    nearest = np.abs(found.numpy() @ kinds.T)
+    assert sorted(nearest.argmax(1)) == [0, 1, 2] and nearest.max(1).min() > 0.99
+    maps = torch.from_numpy(places.transpose(0, 2, 1)).float().unflatten(2, (7, 7))
+    means = part_means(maps, found).reshape(40, 3, 12).numpy()
+    which[:, ::7] = -1
+    for j, kind in enumerate(nearest.argmax(1)):
+        exact = np.stack([image[own == kind].mean(0) for image, own in zip(places, which, strict=True)])
+        assert np.abs(means[:, j] - exact).max() < 0.3  # of lengths of about 5
+    order = torch.from_numpy(rng.permutation(49))
+    assert torch.allclose(
+        part_means(maps.flatten(2)[:, :, order].unflatten(2, (7, 7)), found), part_means(maps, found), atol=1e-5
+    )
+    blind = centres_of(np.zeros((9, 12), np.float32), 4)  # of images in which a network sees nothing
+    assert blind.shape == (4, 12) and bool(part_means(torch.zeros(2, 12, 3, 3), blind).isfinite().all())
+
+
+def test_pools_are_fitted_to_the_rows_that_are_given() -> None:
     images = drawn(30, 32)[0]
     backbone = get_backbone("tiny").eval()
-    first = fit_directions(backbone, images, np.arange(10), **EVALUATE)
+    first = fit_pools(backbone, images, np.arange(10), **EVALUATE)
     changed = images.copy()
     changed[10:] = 0
-    assert torch.equal(fit_directions(backbone, changed, np.arange(10), **EVALUATE).directions, first.directions)
-    assert first.directions.shape == (128, 64)
-    assert fit_directions(get_backbone("tiny", dimension=16), images, **EVALUATE).directions.shape == (16, 16)
+    again = fit_pools(backbone, changed, np.arange(10), **EVALUATE)
+    assert torch.equal(again.directions, first.directions) and torch.equal(again.centres, first.centres)
+    assert first.directions.shape == (128, 64) and first.centres.shape == (4, 128)
+    assert fit_pools(get_backbone("tiny", dimension=16), images, **EVALUATE).directions.shape == (16, 16)
 
 
 def test_views_of_it_share_the_pass_and_have_a_width_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,47 +137,56 @@ def test_views_of_it_share_the_pass_and_have_a_width_of_their_own(monkeypatch: p
     passes: list[int] = []
     real = TinyNet.first_half
     monkeypatch.setattr(TinyNet, "first_half", lambda self, x: passes.append(1) or real(self, x))
-    views = ["plain", "covariance", "largest", "both, covariance"]
+    views = ["plain", "covariance", "largest", "both, covariance", "parts"]
     seen = by_view(extract_features(network, images, views=views, **EVALUATE), views, network)
     assert len(passes) == 2 * 2  # a batch of one first, to know the width
-    assert {view: x.shape for view, x in seen.items()} == dict(zip(views, [(5, 128), (5, 36)] * 2, strict=True))
+    assert {view: x.shape for view, x in seen.items()} == {
+        **{"plain": (5, 128), "covariance": (5, 36), "largest": (5, 128), "both, covariance": (5, 36)},
+        "parts": (5, 3 * 128),
+    }
     assert np.array_equal(seen["plain"], extract_features(network, images, **EVALUATE))
     sides = [
         covariance_root(maps_of(network, x), network.directions).numpy() for x in (images, images[:, :, ::-1].copy())
     ]
     assert np.allclose(seen["covariance"], sides[0], atol=1e-4)
     assert np.allclose(seen["both, covariance"], np.mean(sides, 0), atol=1e-4)
-    assert View.parse("both, covariance, rotate-90").name == "both, rotate-90, covariance" and width_of(8) == 36
+    assert np.allclose(seen["parts"], part_means(maps_of(network, images), network.centres).numpy(), atol=1e-4)
+    assert View.parse("both, covariance, rotate-90").name == "both, rotate-90, covariance"
 
 
-def test_a_network_keeps_its_directions(tmp_path: Path) -> None:
+def test_a_network_keeps_its_pools(tmp_path: Path) -> None:
     images, labels = drawn(40, 32)
     model = quick(images, labels, epochs=1, transform=Evaluate(32))
-    model.backbone = fit_directions(model.backbone, images, directions=4, **EVALUATE)
+    model.backbone = fit_pools(model.backbone, images, directions=4, parts=2, **EVALUATE)
     file = model.save(tmp_path / "model.safetensors")
     again = BaseModel.load(file)
     assert torch.equal(again.backbone.directions, model.backbone.directions)
-    assert backbone_config(again.backbone)["directions"] == 4
+    assert torch.equal(again.backbone.centres, model.backbone.centres)
+    assert backbone_config(again.backbone)["pools"] == [4, 2]
     plain = load_weights(get_backbone("tiny"), file)  # which has no use for them
     assert plain.directions is None
-    assert torch.equal(load_weights(get_backbone("tiny", directions=4), file).directions, model.backbone.directions)
+    assert torch.equal(load_weights(get_backbone("tiny", pools=[4, 2]), file).directions, model.backbone.directions)
     with pytest.raises(ValueError, match=r"directions has shape \(128, 4\), expected \(128, 5\)"):
-        load_weights(get_backbone("tiny", directions=5), file)
-    with pytest.raises(ValueError, match="directions=129"):
-        get_backbone("tiny", directions=129)
+        load_weights(get_backbone("tiny", pools=[5, 2]), file)
+    for pools in ([129, 1], [1, 65], [0, 1], [1, 0]):
+        with pytest.raises(ValueError, match=r"does not take these options: pools=\["):
+            get_backbone("tiny", pools=pools)
     with pytest.raises(ValueError, match="names and shapes"):
         average_weights([model.backbone, plain])
 
 
-def test_what_has_no_covariance_says_so() -> None:
+def test_what_has_no_such_pools_says_so() -> None:
     images = drawn(4, 32)[0]
-    with pytest.raises(ValueError, match=r"fit_directions, or leave the view out"):
-        extract_features(ResNet18("small"), images, views=["covariance"], **EVALUATE)
-    with pytest.raises(ValueError, match="Together has none"):
-        fit_directions(get_backbone("tiny+tiny"), images, **EVALUATE)
-    with pytest.raises(ValueError, match="from 1 to 16, got 17"):
-        fit_directions(get_backbone("tiny", dimension=16), images, directions=17, **EVALUATE)
+    for view in ("covariance", "both, parts"):
+        with pytest.raises(ValueError, match=r"fit_pools returns, or leave the view out"):
+            extract_features(ResNet18("small"), images, views=[view], **EVALUATE)
+    with pytest.raises(ValueError, match="Together has not"):
+        fit_pools(get_backbone("tiny+tiny"), images, **EVALUATE)
+    for wrong in ({"directions": 0}, {"parts": 0}, {"parts": 65}):
+        with pytest.raises(ValueError, match="directions must be 1 or more, and parts 1 to 64"):
+            fit_pools(get_backbone("tiny"), images, **wrong, **EVALUATE)
     with pytest.raises(ValueError, match="at least one"):
-        fit_directions(get_backbone("tiny"), images, np.zeros(0, dtype=int), **EVALUATE)
-    with pytest.raises(ValueError, match="name two views"):
-        View.parse("largest, covariance")
+        fit_pools(get_backbone("tiny"), images, np.zeros(0, dtype=int), **EVALUATE)
+    for view in ("largest, covariance", "parts, covariance"):
+        with pytest.raises(ValueError, match="name several views"):
+            View.parse(view)
