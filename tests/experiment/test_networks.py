@@ -316,6 +316,9 @@ def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.
     assert [(list(call["progressive"]), call["transform"].config()["size"]) for call in calls] == [([], 16), ([8], 12)]
     assert pictures.augment.jitter == 0.4
     assert replace(config, test_size=9).base_key() == config.base_key() != replace(config, progressive=(8,)).base_key()
+    monkeypatch.chdir(tmp_path)
+    named = [replace(config, data=data, weights=f"{data}/w.pth").base_key() for data in ("x", str(tmp_path / "x"))]
+    assert named[0] == named[1] != replace(config, data="y", weights="x/w.pth").base_key()
     keys = {json.dumps(replace(config, **{name: 0.3}).base_key()) for name in ("mix", "smoothing", "jitter")}
     assert len(keys | {json.dumps(config.base_key()), json.dumps(replace(config, start=9).base_key())}) == 5
     fresh = load_pictures(config.each[1])  # as a run with this network alone has them

@@ -498,8 +498,10 @@ class RunConfig:
         return {k: v for k, v in self.to_dict().items() if SETTINGS[k].stage in ("base", "views", "after")}
 
     def base_key(self) -> dict[str, Any]:
-        """Return what base training depends on: ``key`` without what counts after it."""
-        return {k: v for k, v in self.to_dict().items() if SETTINGS[k].stage == "base"}
+        """Return what base training depends on: ``key`` without what counts after it; a place, however it is named."""
+        found = {k: v for k, v in self.to_dict().items() if SETTINGS[k].stage == "base"}
+        places = {k: str(Path(found[k]).expanduser().absolute()) for k in ("data", "weights") if found.get(k)}
+        return {**found, **places}
 
 
 SETTINGS = declared(RunConfig)
