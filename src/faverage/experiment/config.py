@@ -500,8 +500,7 @@ class RunConfig:
     def base_key(self) -> dict[str, Any]:
         """Return what base training depends on: ``key`` without what counts after it; a place, however it is named."""
         found = {k: v for k, v in self.to_dict().items() if SETTINGS[k].stage == "base"}
-        places = {k: str(Path(found[k]).expanduser().absolute()) for k in ("data", "weights") if found.get(k)}
-        return {**found, **places}
+        return {k: str(Path(v).expanduser().absolute()) if v and SETTINGS[k].path else v for k, v in found.items()}
 
 
 SETTINGS = declared(RunConfig)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from faverage.errors import CheckpointError
 from faverage.registry import Registry
+from faverage.vision.pools import pool
 
 __all__ = [
     "ResNet18",
@@ -91,7 +92,7 @@ class Pooled(nn.Module):
     def pools(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and the largest value of each channel, ``(n, d)`` each, of images ``(n, 3, S, S)``."""
         maps = self.maps(self.first_half(x))
-        return maps.mean((2, 3), dtype=torch.float32), maps.amax((2, 3)).float()
+        return pool("mean", maps), pool("largest", maps)
 
 
 class ResNet18(Pooled):

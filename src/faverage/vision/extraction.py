@@ -240,7 +240,7 @@ def fit_pools(
 
     Its views may then have the word ``covariance``, for features that say which channels respond in the same places,
     or ``parts``, for what is seen at one kind of place at a time. Neither takes a further pass; see
-    ``faverage.vision.pools``. On photos of birds, each adds nearly as much as a second look.
+    ``faverage.vision.pools``. On photos of birds, both together add as much as a second look.
 
     Args:
         backbone: one of ``backbone_names()``, other than several side by side; it is not changed.

@@ -31,7 +31,7 @@ _SHARPNESS = 16.0
 _MOST_PLACES = 20_000
 
 
-def pool(kind: str, maps: Tensor, directions: Tensor | None, centres: Tensor | None) -> Tensor:
+def pool(kind: str, maps: Tensor, directions: Tensor | None = None, centres: Tensor | None = None) -> Tensor:
     """Return the features ``(n, d_v)`` of maps ``(n, d, h, w)``, by one of the pools, or their ``mean``."""
     if kind == "mean":
         return maps.mean((2, 3), dtype=torch.float32)

@@ -17,7 +17,7 @@ from faverage.vision.model import BaseModel
 from faverage.vision.transforms import Evaluate
 from faverage.vision.views import get_views
 
-__all__ = ["Together", "by_view", "together", "view_names", "widths_of"]
+__all__ = ["Together", "by_view", "together", "view_names"]
 
 MOST = 4
 
@@ -72,21 +72,14 @@ def view_names(views: Sequence[str], network: nn.Module | None) -> list[str]:
 
 def by_view(features: NDArray[Any], views: Sequence[str], network: nn.Module) -> dict[str, NDArray[Any]]:
     """Return what ``extract_features`` has side by side, ``(n, Σ d_v)``, as ``(n, d_v)`` by ``view_names``."""
-    parts = np.split(features, np.cumsum(widths_of(views, network, features.shape[1]))[:-1], axis=1)
-    return dict(zip(view_names(views, network), parts, strict=True))
-
-
-def widths_of(views: Sequence[str], network: nn.Module, total: int) -> list[int]:
-    """Return how many of the features that are side by side each of ``view_names`` has.
-
-    >>> widths_of(["plain", "flip"], Together(["tiny", "resnet18_small"], apart=True), 1280)
-    [128, 512, 128, 512]
-    """
     if isinstance(network, Together) and network.apart:
-        return network.widths * len(views)
-    fitted = [width_of(view, network) for view in get_views(views)]
-    usual = (total - sum(fitted)) // max(fitted.count(0), 1)
-    return [width or usual for width in fitted]
+        widths = network.widths * len(views)
+    else:
+        fitted = [width_of(view, network) for view in get_views(views)]
+        usual = (features.shape[1] - sum(fitted)) // max(fitted.count(0), 1)
+        widths = [width or usual for width in fitted]
+    parts = np.split(features, np.cumsum(widths)[:-1], axis=1)
+    return dict(zip(view_names(views, network), parts, strict=True))
 
 
 def together(names: Sequence[str]) -> BaseModel:
