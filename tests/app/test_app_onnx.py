@@ -98,7 +98,7 @@ def scaled(fuser: str, **options: Any) -> FewShotLearner:
         # shrunk: a pool that is sure multiplies the rounding of features by its weights, 38 together
         ("log-pool", {"views": ["plain", "flip"], "ridge": None, "fuser_options": {"shrink": 0.01}}),
         ("log-pool", {"views": ["plain", "largest", "both, largest"], "fuser_options": {"shrink": 0.01}}),
-        ("afa", {"views": ["plain", "covariance", "both, covariance", "both, parts"]}),
+        ("afa", {"views": ["plain", "covariance", "both, texture", "both, parts"]}),
         ("prototypes", {"scope": "session"}),
         ("no-fine-tuning", {"views": ["rotate-180"]}),
     ],

@@ -464,11 +464,11 @@ def test_few_passes_of_photos_are_those_of_a_soup(tmp_path: Path) -> None:
     (tmp_path / "weights.pth").touch()
     given = {"recipe": "best", "data": str(tmp_path), "passes": 1, "weights": str(tmp_path / "weights.pth")}
     one = RunConfig.build("cub200", None, given)
-    assert one.view_names == ["plain", "largest", "covariance", "parts"]
+    assert one.view_names == ["plain", "largest", "covariance", "texture", "parts"]
     assert [part.start for part in one.averaged] == [0, 1, 0, 0, 1]
     assert one.looks[4] == "both" and "both, zoom-0.85, largest" in one.looks
     two = RunConfig.build("cub200", None, {**given, "passes": 2})
-    assert two.view_names == ["both", "both, largest", "both, covariance", "both, parts"]
+    assert two.view_names == ["both", "both, largest", "both, covariance", "both, texture", "both, parts"]
     assert not RunConfig.build("cub200", None, {**given, "weights": None}).averaged
 
 
@@ -505,7 +505,7 @@ def test_covariance_and_parts_are_views_without_a_pass(tmp_path: Path) -> None:
     assert built(text + "passes: 1\n", tmp_path).view_names == ["plain", "covariance", "parts"]
 
 
-@pytest.mark.parametrize("view", ["largest", "covariance", "parts"])
+@pytest.mark.parametrize("view", ["largest", "covariance", "texture", "parts"])
 def test_the_head_of_other_values_are_the_prototypes(tmp_path: Path, view: str) -> None:
     config = built(RUN + f"rotations: true\nviews: ['rotate-90, both', '{view}, rotate-90']\n", tmp_path)
     folder = tmp_path / "work"

@@ -40,7 +40,7 @@ def test_a_name_is_trained_on_the_base_images_and_learns_a_new_class() -> None:
     assert np.array_equal(again.predict_proba(X), learner.predict_proba(X))
 
 
-@pytest.mark.parametrize("view", ["largest", "covariance", "parts"])
+@pytest.mark.parametrize("view", ["largest", "covariance", "texture", "parts"])
 def test_a_head_is_fitted_to_a_view_that_training_gives_none(view: str, tmp_path: Path) -> None:
     learner = taught("tiny", training=TRAINING, views=["plain", view])
     assert [one.view for one in learner.known.heads] == ["plain", view]

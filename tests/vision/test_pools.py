@@ -67,7 +67,7 @@ def test_it_depends_on_what_is_together_and_not_on_where() -> None:
 
 def test_half_precision_outside_does_not_reach_inside() -> None:
     maps = torch.from_numpy(np.random.default_rng(2).normal(size=(3, 16, 5, 5))).float()
-    for kind in ("covariance", "parts"):
+    for kind in ("covariance", "texture", "parts"):
         usual = pool(kind, maps, torch.eye(16), torch.eye(16)[:4])
         with torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(pool(kind, maps, torch.eye(16), torch.eye(16)[:4]), usual)
@@ -78,23 +78,31 @@ def test_images_whose_positions_are_alike_have_none(maps: torch.Tensor) -> None:
     assert torch.equal(covariance_root(maps, torch.eye(3)), torch.zeros(2, 6))
 
 
-@pytest.mark.parametrize(("name", "d"), [("tiny", 128), ("resnet18_small", 512), ("efficientnet_lite0", 1280)])
-def test_directions_are_those_of_most_variance(name: str, d: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "c", "d"), [("tiny", 64, 128), ("resnet18_small", 256, 512), ("efficientnet_lite0", 112, 1280)]
+)
+def test_directions_are_those_of_most_variance(name: str, c: int, d: int) -> None:
     images = drawn(12, 32)[0]
     backbone = get_backbone(name).eval()
     network = fit_pools(backbone, images, directions=5, **EVALUATE)
     assert backbone.directions is None
     weights = network.state_dict()
     assert all(torch.equal(tensor, weights[key]) for key, tensor in backbone.state_dict().items())
-    u = network.directions.numpy()
-    assert u.shape == (d, 5) and np.allclose(u.T @ u, np.eye(5), atol=1e-5)
-    x = maps_of(backbone, images).flatten(2).double().numpy()
-    x -= x.mean(2, keepdims=True)
-    variances = np.linalg.eigvalsh(np.einsum("ndp,nep->de", x, x))[::-1]
-    held = np.einsum("dk,ndp->nkp", u, x)
-    assert np.allclose((held**2).sum((0, 2)), variances[:5], rtol=1e-3)
+    with torch.inference_mode():
+        earlier = backbone.third_quarter(backbone.first_half(Evaluate(32)(torch.from_numpy(images))))
+    for u, maps, channels in (
+        (network.textures.numpy(), earlier, c),
+        (network.directions.numpy(), maps_of(backbone, images), d),
+    ):
+        assert u.shape == (channels, 5) and np.allclose(u.T @ u, np.eye(5), atol=1e-5)
+        x = maps.flatten(2).double().numpy()
+        x -= x.mean(2, keepdims=True)
+        variances = np.linalg.eigvalsh(np.einsum("ndp,nep->de", x, x))[::-1]
+        held = np.einsum("dk,ndp->nkp", u, x)
+        assert np.allclose((held**2).sum((0, 2)), variances[:5], rtol=1e-3)
     again = fit_pools(backbone, images, directions=5, **EVALUATE)
-    assert torch.equal(again.directions, network.directions) and torch.equal(again.centres, network.centres)
+    for name in ("directions", "textures", "centres"):
+        assert torch.equal(getattr(again, name), getattr(network, name))
 
 
 def test_parts_are_means_of_one_kind_of_place_each() -> None:
@@ -129,7 +137,8 @@ def test_pools_are_fitted_to_the_rows_that_are_given() -> None:
     again = fit_pools(backbone, changed, np.arange(10), **EVALUATE)
     assert torch.equal(again.directions, first.directions) and torch.equal(again.centres, first.centres)
     assert first.directions.shape == (128, 64) and first.centres.shape == (4, 128)
-    assert fit_pools(get_backbone("tiny", dimension=16), images, **EVALUATE).directions.shape == (16, 16)
+    small = fit_pools(get_backbone("tiny", dimension=16), images, **EVALUATE)
+    assert small.directions.shape == (16, 16) and small.textures.shape == (8, 8)
 
 
 def test_views_of_it_share_the_pass_and_have_a_width_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,12 +146,12 @@ def test_views_of_it_share_the_pass_and_have_a_width_of_their_own(monkeypatch: p
     passes: list[int] = []
     real = TinyNet.first_half
     monkeypatch.setattr(TinyNet, "first_half", lambda self, x: passes.append(1) or real(self, x))
-    views = ["plain", "covariance", "largest", "both, covariance", "parts"]
+    views = ["plain", "covariance", "largest", "both, covariance", "texture", "parts"]
     seen = by_view(extract_features(network, images, views=views, **EVALUATE), views, network)
     assert len(passes) == 2 * 2  # a batch of one first, to know the width
     assert {view: x.shape for view, x in seen.items()} == {
         **{"plain": (5, 128), "covariance": (5, 36), "largest": (5, 128), "both, covariance": (5, 36)},
-        "parts": (5, 3 * 128),
+        **{"texture": (5, 36), "parts": (5, 3 * 128)},
     }
     assert np.array_equal(seen["plain"], extract_features(network, images, **EVALUATE))
     sides = [
@@ -150,6 +159,9 @@ def test_views_of_it_share_the_pass_and_have_a_width_of_their_own(monkeypatch: p
     ]
     assert np.allclose(seen["covariance"], sides[0], atol=1e-4)
     assert np.allclose(seen["both, covariance"], np.mean(sides, 0), atol=1e-4)
+    with torch.inference_mode():
+        earlier = network.third_quarter(network.first_half(Evaluate(32)(torch.from_numpy(images))))
+    assert np.allclose(seen["texture"], covariance_root(earlier, network.textures).numpy(), atol=1e-4)
     assert np.allclose(seen["parts"], part_means(maps_of(network, images), network.centres).numpy(), atol=1e-4)
     assert View.parse("both, covariance, rotate-90").name == "both, rotate-90, covariance"
 
@@ -160,8 +172,8 @@ def test_a_network_keeps_its_pools(tmp_path: Path) -> None:
     model.backbone = fit_pools(model.backbone, images, directions=4, parts=2, **EVALUATE)
     file = model.save(tmp_path / "model.safetensors")
     again = BaseModel.load(file)
-    assert torch.equal(again.backbone.directions, model.backbone.directions)
-    assert torch.equal(again.backbone.centres, model.backbone.centres)
+    for name in ("directions", "textures", "centres"):
+        assert torch.equal(getattr(again.backbone, name), getattr(model.backbone, name))
     assert backbone_config(again.backbone)["pools"] == [4, 2]
     plain = load_weights(get_backbone("tiny"), file)  # which has no use for them
     assert plain.directions is None
@@ -177,7 +189,7 @@ def test_a_network_keeps_its_pools(tmp_path: Path) -> None:
 
 def test_what_has_no_such_pools_says_so() -> None:
     images = drawn(4, 32)[0]
-    for view in ("covariance", "both, parts"):
+    for view in ("covariance", "texture", "both, parts"):
         with pytest.raises(ValueError, match=r"fit_pools returns, or leave the view out"):
             extract_features(ResNet18("small"), images, views=[view], **EVALUATE)
     with pytest.raises(ValueError, match="Together has not"):
@@ -187,6 +199,8 @@ def test_what_has_no_such_pools_says_so() -> None:
             fit_pools(get_backbone("tiny"), images, **wrong, **EVALUATE)
     with pytest.raises(ValueError, match="at least one"):
         fit_pools(get_backbone("tiny"), images, np.zeros(0, dtype=int), **EVALUATE)
-    for view in ("largest, covariance", "parts, covariance"):
-        with pytest.raises(ValueError, match="name several views"):
+    for view in ("largest, covariance", "parts, both, texture"):
+        with pytest.raises(ValueError, match=f"got '{view}': name several views"):
             View.parse(view)
+    with pytest.raises(ValueError, match="one of mean, largest, covariance, texture, parts, got 'least'"):
+        View(pool="least")

@@ -91,8 +91,7 @@ def within(views: list[list[str]], passes: int, *, ready: bool = False) -> list[
         return _afforded(views, passes)
     own = [View.parse(name) for name in views[0]]
     first = own[0].looks[0]
-    shown = [{v.pool: True} if v.pooled else {} for v in own if first in v.looks]
-    sides = dict.fromkeys(replace(first, **pool).name for pool in shown)
+    sides = dict.fromkeys(replace(first, pool=view.pool).name for view in own if first in view.looks)
     return [list(sides), *([] for _ in views[1:])]
 
 

@@ -69,7 +69,7 @@ _SOUP: dict[str, Any] = {
     "networks": [
         {
             "soup": [_ROTATED, {**_ROTATED, "start": 1}, _CLASSES, _BRIEF, {**_BRIEF, "start": 1}],
-            **{"retain": 0.3, "views": ["both", "both, largest", "both, covariance", "both, parts"]},
+            **{"retain": 0.3, "views": ["both", "both, largest", "both, covariance", "both, texture", "both, parts"]},
         }
     ]
 }

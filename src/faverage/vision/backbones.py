@@ -54,32 +54,42 @@ class Block(nn.Module):
 
 
 class Pooled(nn.Module):
-    """A backbone whose features are the means of channels over all positions; a subclass has two halves.
-
-    ``first_half`` maps images ``(n, 3, S, S)`` to what ``maps`` makes channels ``(n, d, h, w)`` of.
+    """A backbone whose features are the means of channels over all positions; a subclass has a half and two quarters.
 
     Attributes:
         dimension: d, the number of features.
-        directions: ``(d, k)``, of the covariance, and
-        centres: ``(m, d)``, of the parts; both None until ``fit_pools`` finds them.
+        earlier: c, the number of channels after three quarters.
+        directions: ``(d, k)``, of the covariance,
+        textures: ``(c, min(c, k))``, the directions of the texture, and
+        centres: ``(m, d)``, of the parts; all None until ``fit_pools`` finds them.
     """
 
     dimension: int
+    earlier: int
     directions: Tensor | None
+    textures: Tensor | None
     centres: Tensor | None
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("directions", None)
-        self.register_buffer("centres", None)
+        for name in ("directions", "textures", "centres"):
+            self.register_buffer(name, None)
 
     def first_half(self, x: Tensor) -> Tensor:
-        """Return what half of the network makes of images ``(n, 3, S, S)``: ``(n, c, h, w)``."""
+        """Return what half of the network makes of images ``(n, 3, S, S)``: ``(n, b, h, w)``."""
+        raise NotImplementedError
+
+    def third_quarter(self, x: Tensor) -> Tensor:
+        """Return the channels ``(n, c, h, w)`` of what ``first_half`` returned."""
+        raise NotImplementedError
+
+    def last_quarter(self, x: Tensor) -> Tensor:
+        """Return the channels ``(n, d, h, w)`` of what ``third_quarter`` returned."""
         raise NotImplementedError
 
     def maps(self, x: Tensor) -> Tensor:
         """Return the channels ``(n, d, h, w)`` of what ``first_half`` returned."""
-        raise NotImplementedError
+        return self.last_quarter(self.third_quarter(x))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features ``(n, d)`` of normalised images ``(n, 3, S, S)``."""
@@ -116,7 +126,8 @@ class ResNet18(Pooled):
             raise ValueError(f"unknown stem {stem!r}: use 'small' (84 px and below) or 'large' (224 px)")
         if width < 1:
             raise ValueError(f"width must be at least 1, got {width}")
-        self.stem, self.width, self.dimension, self.last_relu = stem, width, 8 * width, last_relu
+        self.stem, self.width, self.last_relu = stem, width, last_relu
+        self.earlier, self.dimension = 4 * width, 8 * width
         kernel, stride, padding = (7, 2, 3) if stem == "large" else (3, 1, 1)
         self.conv1 = nn.Conv2d(3, width, kernel, stride, padding, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -133,9 +144,13 @@ class ResNet18(Pooled):
             x = F.max_pool2d(x, 3, 2, 1)
         return cast(Tensor, self.layer2(self.layer1(x)))
 
-    def maps(self, x: Tensor) -> Tensor:
-        """Return the channels ``(n, dimension, h, w)`` of what ``first_half`` returned."""
-        return cast(Tensor, self.layer4[1](self.layer4[0](self.layer3(x)), relu=self.last_relu))
+    def third_quarter(self, x: Tensor) -> Tensor:
+        """Return the output ``(n, 4 * width, h, w)`` of the third stage, for that of the second."""
+        return cast(Tensor, self.layer3(x))
+
+    def last_quarter(self, x: Tensor) -> Tensor:
+        """Return the output ``(n, dimension, h, w)`` of the last stage, for that of the third."""
+        return cast(Tensor, self.layer4[1](self.layer4[0](x), relu=self.last_relu))
 
     def config(self) -> dict[str, Any]:
         """Return what ``get_backbone`` needs to build this network again."""
@@ -157,7 +172,7 @@ class TinyNet(Pooled):
         super().__init__()
         if dimension < 2:
             raise ValueError(f"dimension must be at least 2, got {dimension}")
-        self.dimension, self.last_relu = dimension, last_relu
+        self.earlier, self.dimension, self.last_relu = dimension // 2, dimension, last_relu
         sizes = [3, dimension // 2, dimension // 2, dimension // 2, dimension]
         pairs = list(pairwise(sizes))
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairs)
@@ -170,9 +185,12 @@ class TinyNet(Pooled):
             x = F.max_pool2d(F.relu(self.norms[i](self.convs[i](x))), 2, ceil_mode=True)
         return x
 
-    def maps(self, x: Tensor) -> Tensor:
-        """Return the channels ``(n, dimension, h, w)`` of what ``first_half`` returned."""
-        x = F.max_pool2d(F.relu(self.norms[2](self.convs[2](x))), 2, ceil_mode=True)
+    def third_quarter(self, x: Tensor) -> Tensor:
+        """Return the output ``(n, d // 2, h, w)`` of the third block, for that of the second."""
+        return F.max_pool2d(F.relu(self.norms[2](self.convs[2](x))), 2, ceil_mode=True)
+
+    def last_quarter(self, x: Tensor) -> Tensor:
+        """Return the output ``(n, d, h, w)`` of the last block, for that of the third."""
         x = self.norms[3](self.convs[3](x))
         return F.relu(x) if self.last_relu else x
 
@@ -241,6 +259,7 @@ def get_backbone(name: str, **options: Any) -> nn.Module:
         if not isinstance(module, Pooled) or not 1 <= directions <= module.dimension or not 1 <= parts <= MOST_PARTS:
             raise ValueError(f"backbone {name!r} does not take these options: pools={pools!r}")
         module.directions = torch.zeros(module.dimension, directions)
+        module.textures = torch.zeros(module.earlier, min(module.earlier, directions))
         module.centres = torch.zeros(parts, module.dimension)
     return module
 
@@ -281,7 +300,7 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
     >>> torch.equal(backbone.convs[0].weight, trained.convs[0].weight)
     True
     """
-    others, wanted = ("fc.", "head.", "momentum.", "directions", "centres"), module.state_dict()
+    others, wanted = ("fc.", "head.", "momentum.", "directions", "textures", "centres"), module.state_dict()
     read = read_weights(Path(path)).items()
     given = {name: tensor for name, tensor in read if name in wanted or not name.startswith(others)}
     for name, tensor in wanted.items():

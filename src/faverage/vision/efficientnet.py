@@ -97,9 +97,12 @@ class EfficientNetLite(Pooled):
         width, depth, _ = VARIANTS[variant]
         self._conv_stem = SameConv(3, 32, 3, 2, bias=False)
         self._bn0 = _norm(32)
-        blocks, inputs = [], 32
+        blocks: list[nn.Module] = []
+        inputs = 32
         for i, (repeats, kernel, stride, expansion, outputs) in enumerate(STAGES):
             outputs = _rounded(outputs * width)
+            if stride > 1:
+                self._coarse, self.earlier = len(blocks), inputs
             inside = repeats if i in (0, len(STAGES) - 1) else math.ceil(depth * repeats)
             for k in range(inside):
                 blocks.append(MBConv(inputs, outputs, kernel, stride if k == 0 else 1, expansion))
@@ -115,9 +118,15 @@ class EfficientNetLite(Pooled):
             x = block(x)
         return x
 
-    def maps(self, x: Tensor) -> Tensor:
-        """Return the channels ``(n, 1280, h, w)`` of what ``first_half`` returned."""
-        for block in self._blocks[len(self._blocks) // 2 :]:
+    def third_quarter(self, x: Tensor) -> Tensor:
+        """Return the output ``(n, earlier, h, w)`` of the next blocks, before places are halved a last time."""
+        for block in self._blocks[len(self._blocks) // 2 : self._coarse]:
+            x = block(x)
+        return x
+
+    def last_quarter(self, x: Tensor) -> Tensor:
+        """Return the channels ``(n, 1280, h, w)`` of what ``third_quarter`` returned."""
+        for block in self._blocks[self._coarse :]:
             x = block(x)
         return F.relu6(self._bn1(self._conv_head(x)))
 

@@ -129,7 +129,7 @@ class Extractor:
             self.batch_size = min(batch_size, _FEW)
             if backbone_config(backbone) is not None:  # a network of another kind may count on the usual layout
                 self.layout = torch.channels_last
-        if any(view.largest for view in self.views) and not hasattr(backbone, "pools"):
+        if any(view.pool == "largest" for view in self.views) and not hasattr(backbone, "pools"):
             raise ValueError(
                 f"a view of the 'largest' values needs a network that has them, with a method 'pools' as that of "
                 f"faverage.vision.ResNet18; {type(backbone).__name__} has none: leave the view out"
@@ -213,17 +213,21 @@ def _pools(network: nn.Module, x: Tensor, kinds: set[str]) -> dict[str, Tensor]:
     if kinds <= {"mean", "largest"}:
         return dict(zip(("mean", "largest"), network.pools(x), strict=True))  # type: ignore[operator]
     assert isinstance(network, Pooled)
-    maps = network.maps(network.first_half(x))
-    return {kind: pool(kind, maps, network.directions, network.centres) for kind in kinds}
+    earlier = network.third_quarter(network.first_half(x))
+    maps = network.last_quarter(earlier)
+    of = {"texture": (earlier, network.textures)}
+    return {kind: pool(kind, *of.get(kind, (maps, network.directions)), network.centres) for kind in kinds}
 
 
 def width_of(view: View, network: nn.Module) -> int:
     """Return how many features a view has of a network; 0: as many as that."""
     if not view.fitted:
         return 0
-    assert isinstance(network, Pooled) and network.directions is not None and network.centres is not None
-    k = network.directions.shape[1]
-    return k * (k + 1) // 2 if view.covariance else network.centres.numel()
+    assert isinstance(network, Pooled)
+    needed = {"covariance": network.directions, "texture": network.textures, "parts": network.centres}[view.pool]
+    assert needed is not None
+    k = needed.shape[1]
+    return needed.numel() if view.pool == "parts" else k * (k + 1) // 2
 
 
 def fit_pools(
@@ -239,8 +243,9 @@ def fit_pools(
     """Return a copy of a backbone that knows how its channels vary within images, and what kinds of places these have.
 
     Its views may then have the word ``covariance``, for features that say which channels respond in the same places,
-    or ``parts``, for what is seen at one kind of place at a time. Neither takes a further pass; see
-    ``faverage.vision.pools``. On photos of birds, both together add as much as a second look.
+    ``texture``, for the same of finer channels before the last quarter, or ``parts``, for what is seen at one kind of
+    place at a time. None takes a further pass; see ``faverage.vision.pools``. On photos of birds, all together add more
+    than a second look.
 
     Args:
         backbone: one of ``backbone_names()``, other than several side by side; it is not changed.
@@ -248,16 +253,16 @@ def fit_pools(
         indices: ``(n,)``, rows of images such as it will see, not those to test with; by default all. At most 512 of
             them, evenly spread, are looked at.
         transform: the evaluation transform, such as ``BaseModel.transform``.
-        directions: k of the covariance, at most as many as there are channels; it has k (k + 1) / 2 features.
+        directions: k of covariance and texture, at most as many as there are channels; each has k (k + 1) / 2 features.
         parts: how many kinds of places; each has as many features as there are channels.
         device: ``auto``, ``cpu``, ``cuda`` or a torch device.
 
     >>> from faverage.vision import get_backbone
     >>> images = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
     >>> network = fit_pools(get_backbone("tiny"), images, transform=Evaluate(16), directions=8, parts=2, device="cpu")
-    >>> views = ["plain", "covariance", "parts"]
-    >>> extract_features(network, images, views=views, transform=Evaluate(16), device="cpu").shape  # 128, 36 and 256
-    (8, 420)
+    >>> views = ["plain", "covariance", "texture", "parts"]  # 128, 36, 36 and 256 features
+    >>> extract_features(network, images, views=views, transform=Evaluate(16), device="cpu").shape
+    (8, 456)
     """
     check_images(images)
     if not isinstance(backbone, Pooled):
@@ -271,20 +276,23 @@ def fit_pools(
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_FOR_POOLS)).astype(np.int64)]
     see = Extractor(backbone, transform, device=device)
     compute, network = pick_precision("auto", see.device, transform.size), cast(Pooled, see.network)
-    scatter, places = np.zeros((network.dimension, network.dimension)), []
+    scatters, places = [np.zeros((d, d)) for d in (network.earlier, network.dimension)], []
     with torch.inference_mode(), fast_convolutions(see.device):
         for start in range(0, len(rows), see.batch_size):
             part = images[rows[start : start + see.batch_size]]
             with autocast(see.device, compute):
                 x = see.prepare(torch.from_numpy(np.ascontiguousarray(part)).to(see.device))
-                maps = network.maps(network.first_half(x.contiguous(memory_format=see.layout))).flatten(2)
-            maps = maps.float()
-            places.append(maps.transpose(1, 2).flatten(0, 1).cpu().numpy()[:: 1 + maps.shape[2] // _MOST_PLACES])
-            maps = maps - maps.mean(2, keepdim=True)
-            scatter += torch.einsum("ndp,nep->de", maps, maps).double().cpu().numpy() / maps.shape[2]
+                earlier = network.third_quarter(network.first_half(x.contiguous(memory_format=see.layout)))
+                last = network.last_quarter(earlier).flatten(2)
+            places.append(
+                last.float().transpose(1, 2).flatten(0, 1).cpu().numpy()[:: 1 + last.shape[2] // _MOST_PLACES]
+            )
+            for scatter, maps in zip(scatters, (earlier.flatten(2).float(), last.float()), strict=True):
+                maps = maps - maps.mean(2, keepdim=True)
+                scatter += torch.einsum("ndp,nep->de", maps, maps).double().cpu().numpy() / maps.shape[2]
     found = copy.deepcopy(backbone)
     own = next(found.parameters())
-    found.directions = directions_of(scatter, directions).to(own)
+    found.textures, found.directions = (directions_of(scatter, directions).to(own) for scatter in scatters)
     found.centres = centres_of(np.concatenate(places), parts).to(own)
     return found
 

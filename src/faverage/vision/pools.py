@@ -1,12 +1,14 @@
 """From maps to features by other ways than the mean: what stands out, what is together, and what is where.
 
-A network makes maps of an image, d channels x_p at each position p of P. All of their pools need the same pass:
+A network makes maps of an image, d channels x_p at each position p of P. All of these need the same pass:
 
     largest      of each channel the largest value anywhere: what stands out counts, however small it is
     covariance   the entries of C^(1/2) on and above the diagonal, C = 1/P Σ_p Uᵀ(x_p − x̄)(x_p − x̄)ᵀU
+    texture      the same of the maps that its last quarter starts from: fewer channels, at more positions
     parts        for each of m kinds of places c_j the mean Σ_p a_jp x_p, a_j = softmax over p of 16 cos(c_j, x_p)
 
-A covariance says which channels respond in the same places: a red head is more than red and a head. U ``(d, k)`` are
+A covariance says which channels respond in the same places: a red head is more than red and a head. Before the last
+quarter it is how textures are told apart (Gatys et al., 2015): stripes and spots rather than wings. U ``(d, k)`` are
 the directions in which channels vary most within images. The square root keeps those of the largest variance from
 drowning all others; it is that of iSQRT-COV (Li et al., 2018), by Newton–Schulz iterations: products of small matrices,
 which run anywhere. Parts see one kind of place at a time, wherever in the image it is, as the clusters of NetVLAD do
@@ -32,7 +34,10 @@ _MOST_PLACES = 20_000
 
 
 def pool(kind: str, maps: Tensor, directions: Tensor | None = None, centres: Tensor | None = None) -> Tensor:
-    """Return the features ``(n, d_v)`` of maps ``(n, d, h, w)``, by one of the pools, or their ``mean``."""
+    """Return the features ``(n, d_v)`` of maps ``(n, d, h, w)``, by one of the pools, or their ``mean``.
+
+    Those of ``texture`` are the maps before the last quarter, with directions of their own.
+    """
     if kind == "mean":
         return maps.mean((2, 3), dtype=torch.float32)
     if kind == "largest":
@@ -41,7 +46,7 @@ def pool(kind: str, maps: Tensor, directions: Tensor | None = None, centres: Ten
     if torch.is_autocast_enabled(maps.device.type):  # products in half precision would lose the small directions
         with torch.autocast(maps.device.type, enabled=False):
             return pool(kind, maps, directions, centres)
-    return covariance_root(maps.float(), directions) if kind == "covariance" else part_means(maps.float(), centres)
+    return part_means(maps.float(), centres) if kind == "parts" else covariance_root(maps.float(), directions)
 
 
 def covariance_root(maps: Tensor, directions: Tensor) -> Tensor:

@@ -17,27 +17,27 @@ __all__ = ["View", "get_views", "passes", "seen_as", "view_of_today"]
 
 _WORDS = re.compile(
     r"rotate-(?P<rotation>90|180|270)|(?P<flip>flip)|(?P<both>both)|zoom-(?P<zoom>0\.\d+)"
-    r"|(?P<largest>largest)|(?P<covariance>covariance)|(?P<parts>parts)"
+    r"|(?P<pool>largest|covariance|texture|parts)"
 )
-_POOLS = ("largest", "covariance", "parts")
-_FLAGS = ("flip", "both", *_POOLS)
+_FITTED = ("covariance", "texture", "parts")
+_POOLS = ("mean", "largest", *_FITTED)
 _OLD_WORDS = re.compile(r"(?:^|(?<=,)|(?<=, )|(?<=: ))(?:turn-([123])|mirror)(?=,|$)")
 
 
 @dataclass(frozen=True, init=False)
 class View:
-    """A way to look at images: rotated, flipped left and right, at their centre alone, or for what stands out most.
+    """A way to look at images: rotated, flipped left and right, at their centre alone, with channels pooled otherwise.
 
     Attributes:
         rotation: 0, 90, 180 or 270 degrees, counter-clockwise.
         flip: whether left and right change places, before rotating.
         zoom: share of the side that is seen, scaled back to the full side; 1 sees all.
         both: whether the image is seen as it is and flipped, and the features of the two are averaged.
-        largest: whether a feature is the largest value that its channel has anywhere in the image, instead of the mean.
-            Beside the same view without it, that takes no further pass.
-        covariance: whether features are how channels vary together over the image, see ``faverage.vision.pools``. That
-            takes no further pass either; the network must know its directions, see ``fit_pools``.
-        parts: whether they are means at several kinds of places, likewise.
+        pool: what features are of the channels: ``mean``, their mean over the image; ``largest``, the largest value of
+            each anywhere in it; ``covariance``, how they vary together; ``texture``, the same of channels before the
+            last quarter of the network; or ``parts``, means at several kinds of places. Beside the same view with
+            another pool, none takes a further pass. For all but the first two the network must have seen images, see
+            ``fit_pools``; ``faverage.vision.pools`` has the formulas.
 
     >>> View.parse("rotate-90").rotation, View.parse("flip, zoom-0.8").name
     (90, 'flip, zoom-0.8')
@@ -47,9 +47,7 @@ class View:
     flip: bool = False
     zoom: float = 1.0
     both: bool = False
-    largest: bool = False
-    covariance: bool = False
-    parts: bool = False
+    pool: str = "mean"
 
     def __init__(
         self,
@@ -57,9 +55,8 @@ class View:
         flip: bool = False,
         zoom: float = 1.0,
         both: bool = False,
-        largest: bool = False,
-        covariance: bool = False,
-        parts: bool = False,
+        *,
+        pool: str = "mean",
         **old: Any,
     ) -> None:
         if unknown := old.keys() - {"turn", "mirror"}:
@@ -70,15 +67,15 @@ class View:
         if "mirror" in old:
             renamed("mirror", "flip")
             flip = old["mirror"]
-        given = {"rotation": rotation, "flip": flip, "zoom": zoom, "both": both}
-        for name, value in {**given, "largest": largest, "covariance": covariance, "parts": parts}.items():
+        given = {"rotation": rotation, "flip": flip, "zoom": zoom, "both": both, "pool": pool}
+        for name, value in given.items():
             object.__setattr__(self, name, value)
         if rotation not in (0, 90, 180, 270) or not 0.2 <= zoom <= 1:
             raise ValueError(f"a view is rotated by 0, 90, 180 or 270 and sees a share from 0.2 to 1, got {self}")
         if both and flip:
             raise ValueError("a view is 'flip' or 'both', not the two of them")
-        if largest + covariance + parts > 1:
-            raise ValueError("a view has one of 'largest', 'covariance' and 'parts': name several views")
+        if pool not in _POOLS:
+            raise ValueError(f"the pool of a view is one of {', '.join(_POOLS)}, got {pool!r}")
 
     @property
     def turn(self) -> int:
@@ -101,11 +98,14 @@ class View:
                 continue
             found = _WORDS.fullmatch(word)
             if found is None:
-                known = "plain, flip, both, rotate-90, rotate-180, rotate-270, zoom-0.8, largest, covariance, parts"
-                raise ValueError(f"unknown view {text!r}: expected {known}, or several, separated by commas")
+                known = "plain, flip, both, rotate-90, rotate-180, rotate-270, zoom-0.8"
+                pools = ", ".join(_POOLS[1:])
+                raise ValueError(f"unknown view {text!r}: expected {known}, {pools}, or several, separated by commas")
+            if found["pool"] and view.pooled:
+                raise ValueError(f"a view has one of {', '.join(_POOLS[1:])}, got {text!r}: name several views")
             rotation, zoom = int(found["rotation"] or view.rotation), float(found["zoom"] or view.zoom)
-            words = {name: bool(found[name]) or getattr(view, name) for name in _FLAGS}
-            view = cls(rotation, zoom=zoom, **words)
+            flip, both = bool(found["flip"]) or view.flip, bool(found["both"]) or view.both
+            view = cls(rotation, flip, zoom, both, pool=found["pool"] or view.pool)
         return view
 
     @property
@@ -118,11 +118,6 @@ class View:
         return ", ".join(words) or "plain"
 
     @property
-    def pool(self) -> str:
-        """What features are of the channels: ``mean``, ``largest``, ``covariance`` or ``parts``."""
-        return next((name for name in _POOLS if getattr(self, name)), "mean")
-
-    @property
     def pooled(self) -> bool:
         """Whether features are others than the means of channels; base training has no head for those."""
         return self.pool != "mean"
@@ -130,12 +125,12 @@ class View:
     @property
     def fitted(self) -> bool:
         """Whether its network must have seen images for it, see ``fit_pools``."""
-        return self.covariance or self.parts
+        return self.pool in _FITTED
 
     @property
     def looks(self) -> tuple[View, ...]:
         """The passes that this view takes: one, or one of the image as it is and one of it flipped."""
-        one = replace(self, both=False, largest=False, covariance=False, parts=False)
+        one = replace(self, both=False, pool="mean")
         return (one, replace(one, flip=True)) if self.both else (one,)
 
     def __call__(self, images: Tensor) -> Tensor:
