@@ -317,8 +317,9 @@ def test_settings_of_base_training_reach_it(tmp_path: Path, monkeypatch: pytest.
     assert pictures.augment.jitter == 0.4
     assert replace(config, test_size=9).base_key() == config.base_key() != replace(config, progressive=(8,)).base_key()
     monkeypatch.chdir(tmp_path)
-    named = [replace(config, data=data, weights=f"{data}/w.pth").base_key() for data in ("x", str(tmp_path / "x"))]
-    assert named[0] == named[1] != replace(config, data="y", weights="x/w.pth").base_key()
+    places = ("x", str(tmp_path / "x"), f"../{tmp_path.name}/x", str(tmp_path / "y" / ".." / "x"))
+    named = [replace(config, data=data, weights=f"{data}/w.pth").base_key() for data in places]
+    assert all(key == named[0] for key in named) and named[0] != replace(config, data="y", weights="x/w.pth").base_key()
     keys = {json.dumps(replace(config, **{name: 0.3}).base_key()) for name in ("mix", "smoothing", "jitter")}
     assert len(keys | {json.dumps(config.base_key()), json.dumps(replace(config, start=9).base_key())}) == 5
     fresh = load_pictures(config.each[1])  # as a run with this network alone has them
@@ -466,7 +467,7 @@ def test_few_passes_of_photos_are_those_of_a_soup(tmp_path: Path) -> None:
     one = RunConfig.build("cub200", None, given)
     assert one.view_names == ["plain", "largest", "covariance", "texture", "parts"]
     assert [part.start for part in one.averaged] == [0, 1, 0, 0, 1]
-    assert one.looks[4] == "both" and "both, zoom-0.85, largest" in one.looks
+    assert one.looks[5] == "both" and "both, zoom-0.85, largest" in one.looks
     two = RunConfig.build("cub200", None, {**given, "passes": 2})
     assert two.view_names == ["both", "both, largest", "both, covariance", "both, texture", "both, parts"]
     assert not RunConfig.build("cub200", None, {**given, "weights": None}).averaged

@@ -500,7 +500,8 @@ class RunConfig:
     def base_key(self) -> dict[str, Any]:
         """Return what base training depends on: ``key`` without what counts after it; a place, however it is named."""
         found = {k: v for k, v in self.to_dict().items() if SETTINGS[k].stage == "base"}
-        return {k: str(Path(v).expanduser().absolute()) if v and SETTINGS[k].path else v for k, v in found.items()}
+        places = {k: Path(v).expanduser().absolute() for k, v in found.items() if v and SETTINGS[k].path}
+        return {**found, **{k: os.path.normpath(place) for k, place in places.items()}}
 
 
 SETTINGS = declared(RunConfig)
