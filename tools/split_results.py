@@ -67,7 +67,7 @@ def _brief(base: dict[str, Any]) -> dict[str, Any]:
 def without_places(command: str) -> str:
     """Return a command without what is of one machine: the folders of data and results.
 
-    >>> without_places("faverage run cub200 --data '/home/me/my cub' --weights=../x/r.pth --out runs/a --config e/t.yaml")
+    >>> without_places("faverage run cub200 --data '/home/me/a cub' --weights=../x/r.pth --out a/b --config e/t.yaml")
     'faverage run cub200 --data ROOT --weights=r.pth --config e/t.yaml'
     """
     command = re.sub(r" --out[ =]('[^']*'|\S+)", "", command)
